@@ -1,0 +1,1 @@
+"""Faults, experiments and workloads that break a job on purpose."""

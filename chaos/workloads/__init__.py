@@ -1,0 +1,1 @@
+"""Small real training jobs that a fault can be injected into."""

@@ -1,0 +1,1 @@
+"""Playbooks: Markdown for people, one per family of failures."""

@@ -1,0 +1,1 @@
+"""The reading side: cross-rank analysis, the matcher, the library, reports."""

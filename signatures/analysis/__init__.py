@@ -1,0 +1,1 @@
+"""Cross-rank analysis: from observations of ranks to facts about the job."""

@@ -1,0 +1,1 @@
+"""Verdicts for people: terminal screen, summary.md, verdict.json."""

@@ -1,0 +1,1 @@
+"""The subcommands: each module composes, none holds logic."""

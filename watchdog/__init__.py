@@ -1,0 +1,1 @@
+"""The live side: launch, probe, progress, capture; and the evidence contract."""

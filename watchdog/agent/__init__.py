@@ -1,0 +1,1 @@
+"""The agent: watches one launch from a session of its own."""

@@ -1,0 +1,1 @@
+"""Run collectors in parallel, in killable children, and keep the ledger."""

@@ -1,0 +1,1 @@
+"""The evidence contract: typed observations, facts, ledger, bundle, parsers."""

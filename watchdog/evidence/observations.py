@@ -1,0 +1,437 @@
+"""What one raw artefact says, typed: the parsers make these, the analysis reads them.
+
+An observation is about one rank or one host and carries its citation. Nothing here compares
+ranks; that is the analysis' work (fabwatch.signatures.analysis).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where an observation comes from.
+
+    ``path`` is relative to what was read (bundle, directory) and is what citations print.
+    ``kind`` is a source name of :mod:`fabwatch.watchdog.evidence.vocabulary`. ``snapshot`` counts
+    from 1: the same artefact taken again later has the next number. ``taken`` is epoch seconds of
+    the taking host's clock, None if the artefact does not say.
+    """
+
+    path: str
+    kind: str
+    rank: int | None = None
+    host: str | None = None
+    snapshot: int = 1
+    taken: float | None = None
+
+    def cite(self, where: int | str | None = None) -> str:
+        """``path``, ``path:line`` for an int, ``path#record`` for a str."""
+        if where is None:
+            return self.path
+        return f"{self.path}:{where}" if isinstance(where, int) else f"{self.path}#{where}"
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One stack frame. ``locals`` holds only what a collector let through (peer ranks, tags)."""
+
+    function: str
+    file: str = ""
+    line: int = 0
+    locals: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        """``train.py:35 next_batch``."""
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        return f"{place} {self.function}".strip()
+
+
+# ------------------------------------------------------------------ flight recorder
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A process group. ``ranks`` are global ranks in group order; () when the dump lost them."""
+
+    name: str
+    desc: str = ""
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """High-water marks of one group on one rank; -1 is none (or, for started, not recorded).
+
+    On Gloo these count operation ids, send/recv included: one rank's own liveness, never
+    comparable across ranks.
+    """
+
+    enqueued: int = -1
+    started: int = -1
+    completed: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One recorded operation, spelling normalised: ``op`` is all_reduce, never ALLREDUCE.
+
+    ``index`` is the position in the dump (for citations). ``seq`` is collective_seq_id: comparable
+    inside a group for collectives. ``finished`` folds the backends' conventions: NCCL
+    state == completed, Gloo retired. ``started`` is None when this recording cannot tell (no
+    timing). ``sizes_in``/``sizes_out`` are shapes per tensor; ``dtypes_*`` torch scalar type names.
+    Times are epoch nanoseconds of the rank's host.
+    """
+
+    index: int
+    record_id: int
+    group: str
+    seq: int
+    op: str
+    backend: str = ""
+    p2p_seq: int = 0
+    op_id: int = 0
+    is_p2p: bool = False
+    peer: tuple[int, int] | None = None  # (src, dst), group ranks
+    sizes_in: tuple[tuple[int, ...], ...] = ()
+    sizes_out: tuple[tuple[int, ...], ...] = ()
+    dtypes_in: tuple[str, ...] = ()
+    dtypes_out: tuple[str, ...] = ()
+    finished: bool = False
+    started: bool | None = None
+    retired: bool = False
+    created_ns: int | None = None
+    started_ns: int | None = None
+    completed_ns: int | None = None
+    timeout_ms: int | None = None
+    thread: str = ""
+    frames: tuple[Frame, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RankTrace:
+    """One flight-recorder dump of one rank. ``ops`` are oldest first.
+
+    ``status`` is keyed by the rank-local group id; ``group_ids`` maps group name -> that id as far
+    as entries tell. ``backend`` is "nccl", "gloo", ... by majority of entries, "" if none.
+    ``wrapped`` says that older operations were overwritten (first record_id > 0).
+    """
+
+    source: Source
+    rank: int
+    version: str = ""
+    comm_lib_version: str = ""
+    backend: str = ""
+    groups: tuple[Group, ...] = ()
+    status: tuple[tuple[str, GroupStatus], ...] = ()
+    group_ids: tuple[tuple[str, str], ...] = ()
+    ops: tuple[Op, ...] = ()
+    wrapped: bool = False
+    truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressPage:
+    """The probe's page of one rank: pg_status and groups with a time stamp.
+
+    ``age_s``: seconds since the probe's last tick when it was read. ``stale`` is decided by the
+    reader (several missed ticks): the interpreter could not run a Python thread (GIL held,
+    stopped, frozen).
+    """
+
+    source: Source
+    rank: int
+    pid: int
+    world_size: int | None = None
+    local_rank: int | None = None
+    tick: int = 0
+    age_s: float = 0.0
+    stale: bool = False
+    torch_version: str = ""
+    groups: tuple[Group, ...] = ()
+    status: tuple[tuple[str, GroupStatus], ...] = ()  # keys "gloo:0", "nccl:0": recorder:pg id
+
+
+# ------------------------------------------------------------------ stacks
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadStack:
+    """One thread, innermost frame first."""
+
+    name: str
+    os_tid: int | None = None
+    active: bool = False
+    gil: bool = False
+    frames: tuple[Frame, ...] = ()
+    line: int = 0  # where it stands in the artefact
+
+
+@dataclass(frozen=True, slots=True)
+class RankStacks:
+    """Stacks of one process. ``native`` when C frames are mixed in."""
+
+    source: Source
+    rank: int | None
+    pid: int | None = None
+    native: bool = False
+    command: str = ""
+    threads: tuple[ThreadStack, ...] = ()
+
+    @property
+    def main(self) -> ThreadStack | None:
+        """The main thread: by name, else the one whose tid is the pid, else the first."""
+        for thread in self.threads:
+            if thread.name == "MainThread" or (self.pid and thread.os_tid == self.pid):
+                return thread
+        return self.threads[0] if self.threads else None
+
+
+# ------------------------------------------------------------------ processes
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessState:
+    """What /proc says of one rank's process. Counters are cumulative; None is not readable."""
+
+    source: Source
+    rank: int | None
+    pid: int
+    state: str = ""  # R S D T t Z X
+    comm: str = ""
+    command: str = ""
+    threads: int | None = None
+    wchan: str = ""
+    kernel_stack: tuple[str, ...] = ()
+    frozen: bool | None = None
+    cgroup: str = ""
+    cpu_ticks: int | None = None
+    read_bytes: int | None = None
+    write_bytes: int | None = None
+    rss_kb: int | None = None
+    start_ticks: int | None = None
+    tracer_pid: int | None = None
+    children: tuple[tuple[int, str, str], ...] = ()  # (pid, state, comm)
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """The end of one rank's process. ``code`` is the exit code, ``signal`` the number if killed.
+
+    ``order`` counts exits of a run from 1 by the moment they were seen. ``ours`` is True when
+    the launcher had already begun to end this rank (SIGTERM after somebody else's failure).
+    """
+
+    source: Source
+    rank: int
+    pid: int | None = None
+    code: int | None = None
+    signal: int | None = None
+    when: float | None = None
+    order: int | None = None
+    ours: bool = False
+    oom_killed: bool | None = None
+    cite: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PythonError:
+    """An uncaught Python exception. ``rank`` None: the log does not say whose.
+
+    ``frames`` innermost LAST as Python prints them. ``text`` is the message, clipped.
+    """
+
+    source: Source
+    rank: int | None
+    type: str
+    text: str = ""
+    frames: tuple[Frame, ...] = ()
+    when: float | None = None
+    cite: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LogEvent:
+    """One recognised line of a log. ``kind`` is the parser's pattern name (``nccl.watchdog-timeout``).
+
+    ``fields`` are the pattern's named groups, as text. ``rank``/``host`` from the line's prefix or
+    the file, None if unsaid. ``order`` is the line number, so that events of one file sort.
+    """
+
+    source: Source
+    kind: str
+    line: int
+    text: str = ""
+    rank: int | None = None
+    host: str | None = None
+    when: float | None = None
+    fields: tuple[tuple[str, str], ...] = ()
+
+    def get(self, name: str, default: str = "") -> str:
+        """The field ``name``, or ``default``."""
+        for key, value in self.fields:
+            if key == name:
+                return value
+        return default
+
+    @property
+    def cite(self) -> str:
+        """``path:line``."""
+        return self.source.cite(self.line)
+
+
+# ------------------------------------------------------------------ NCCL RAS, GPUs
+
+
+@dataclass(frozen=True, slots=True)
+class RasRank:
+    """One rank of one communicator as NCCL RAS sees it."""
+
+    rank: int
+    host: str = ""
+    pid: int | None = None
+    device: str = ""
+    counts: tuple[tuple[str, int], ...] = ()  # ("AllReduce", 21)
+    missing: bool = False
+    abort: bool = False
+    finalize: bool = False
+    destroy: bool = False
+    async_error: int = 0
+    init_state: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RasComm:
+    """One communicator."""
+
+    hash: str
+    size: int
+    ranks: tuple[RasRank, ...] = ()
+    status: str = ""  # RUNNING INIT ...
+    errors: tuple[str, ...] = ()  # MISMATCH INCOMPLETE ...
+
+
+@dataclass(frozen=True, slots=True)
+class RasReport:
+    """One answer of NCCL RAS (text or JSON). ``dead`` lists (host, pid) known to be dead."""
+
+    source: Source
+    nccl_version: str = ""
+    comms: tuple[RasComm, ...] = ()
+    dead: tuple[tuple[str, int], ...] = ()
+    nodes: int | None = None
+    processes: int | None = None
+    timed_out: bool = False
+    reachable: bool = True  # False: nobody answered (refused, reset), which is evidence too
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU of nvidia-smi or NVML. Utilisation in per cent, power in watts, memory in MiB."""
+
+    index: int
+    name: str = ""
+    uuid: str = ""
+    bus: str = ""
+    utilisation: int | None = None
+    power_w: float | None = None
+    power_cap_w: float | None = None
+    memory_used_mib: int | None = None
+    temperature_c: int | None = None
+    pids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReport:
+    """All GPUs of one host at one moment."""
+
+    source: Source
+    driver: str = ""
+    gpus: tuple[Gpu, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LinkCounters:
+    """One network interface (or RDMA port) of one host at one moment. Counters are cumulative."""
+
+    source: Source
+    name: str
+    state: str = ""  # UP DOWN UNKNOWN
+    carrier: bool | None = None
+    counters: tuple[tuple[str, int], ...] = ()  # rx_bytes tx_bytes rx_drop tx_retrans ...
+
+
+# ------------------------------------------------------------------ the watch itself
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """Why fabwatch captured: what incident.json says.
+
+    ``trigger``: stall, exit, timeout-near, request. ``waited_s``: since the last progress of the
+    waiting ranks. ``limit_s``: the wait that becomes a failure (CONTRACT.md). ``phase``: start,
+    compile, first-step, steady, evaluation, checkpoint, teardown.
+    """
+
+    source: Source
+    trigger: str
+    phase: str = ""
+    waited_s: float | None = None
+    longest_wait_s: float | None = None
+    limit_s: float | None = None
+    last_progress: float | None = None
+    detected: float | None = None
+    still_ranks: tuple[int, ...] = ()
+    moving_ranks: tuple[int, ...] = ()
+    resolved: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobShape:
+    """Who is in the job: what a manifest, a log or file names tell. () when unknown."""
+
+    source: Source
+    world_size: int | None = None
+    ranks: tuple[tuple[int, str, int], ...] = ()  # (rank, host, pid)
+    versions: tuple[tuple[str, str], ...] = ()
+
+
+Observation = (
+    RankTrace
+    | ProgressPage
+    | RankStacks
+    | ProcessState
+    | Exit
+    | PythonError
+    | LogEvent
+    | RasReport
+    | GpuReport
+    | LinkCounters
+    | Stall
+    | JobShape
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadError:
+    """Something that could not be read: what, where, and what to do about it."""
+
+    path: str
+    where: str
+    problem: str
+    advice: str = ""
+
+    def __str__(self) -> str:
+        """One line."""
+        place = f"{self.path}{':' + self.where if self.where else ''}"
+        return f"{place}: {self.problem}{'; ' + self.advice if self.advice else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """What a parser returns: never raises for bad input, collects located errors instead."""
+
+    observations: tuple[Observation, ...] = ()
+    errors: tuple[ReadError, ...] = ()
+    looked: tuple[Source, ...] = field(default=())  # what was covered, also when nothing was found

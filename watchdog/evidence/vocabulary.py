@@ -1,0 +1,124 @@
+"""The names of facts: what each means and which sources can show it.
+
+The generated table docs/facts.md is made from this file. A fact that no source can show in the
+evidence at hand is UNKNOWN, which is why ``seen_by`` matters more than it looks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SOURCES: dict[str, str] = {
+    "flight-recorder": "torch's flight recorder: nccl_trace_rank_N, fr_trace_rank_N(.json), _dump_N",
+    "pg-status": "the probe's page: high-water marks per group once a second",
+    "python-stack": "py-spy dump, faulthandler, debug server stacks",
+    "native-stack": "py-spy dump --native, gdb thread apply all bt",
+    "process": "/proc: state, wchan, CPU and I/O counters, cgroup freezer",
+    "exit": "exit codes and signals of ranks as the watch saw them",
+    "exception": "the uncaught exception of a rank: probe record or torchelastic error.json",
+    "job-log": "the job's own output: torchrun log, stdout.log, stderr.log, any mixed log",
+    "nccl-log": "NCCL_DEBUG output",
+    "ras": "NCCL RAS status",
+    "gpu": "nvidia-smi, NVML",
+    "kernel-log": "dmesg, journalctl -k",
+    "cgroup": "memory.events, cpu.stat, freezer of the ranks' cgroups",
+    "interfaces": "ip -s link, sysfs of network devices",
+    "sockets": "ss -ti, netstat -s",
+    "pressure": "/proc/pressure/*",
+    "environment": "environment variables, masked",
+    "libraries": "versions of the libraries really mapped",
+    "watch": "incident.json: what the watch saw of the job's rhythm",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One fact name: meaning, and the sources that can show it."""
+
+    says: str
+    seen_by: tuple[str, ...]
+
+
+def _e(says: str, *seen_by: str) -> Entry:
+    unknown = set(seen_by) - set(SOURCES)
+    if unknown:
+        raise ValueError(f"unknown sources {sorted(unknown)}")
+    return Entry(says, seen_by)
+
+
+_HANG = ("flight-recorder", "job-log", "ras")
+
+VOCABULARY: dict[str, Entry] = {
+    # ---- one rank's process
+    "process.stopped": _e("state T or t, or its cgroup is frozen", "process"),
+    "process.uninterruptible": _e("state D in every snapshot taken; wchan in detail", "process"),
+    "process.exited": _e("ended with a non-zero exit code; code, first", "exit", "job-log"),
+    "process.killed": _e("ended by a signal that nobody of the job sent; signal, first", "exit", "job-log"),
+    "process.left": _e("ended with code 0, or is in teardown, while others still call collectives", "exit", "python-stack"),
+    "process.absent": _e("nothing answers for this rank: no process, no dump, no stack", "process", "exit", "ras"),
+    "process.oom-killed": _e("the kernel's OOM killer ended it; scope cgroup or global", "cgroup", "kernel-log"),
+    "process.segfaulted": _e("ended by SIGSEGV, SIGBUS, SIGFPE or SIGILL", "exit", "job-log"),
+    "process.aborted": _e("ended by SIGABRT", "exit", "job-log"),
+    "process.terminated": _e("got SIGTERM or SIGINT or SIGHUP from outside the job", "exit", "job-log"),
+    "gil.held": _e("one thread keeps the GIL: page stale and the same frame in every snapshot", "pg-status", "python-stack", "job-log"),
+    "page.stale": _e("the probe's thread could not run for several ticks", "pg-status"),
+    # ---- exceptions
+    "exception.raised": _e("an uncaught exception that no peer's failure explains; type, frame", "exception", "job-log"),
+    "exception.consequent": _e("an uncaught exception that a peer's failure or a timeout explains", "exception", "job-log"),
+    "dataloader-worker.killed": _e("a DataLoader worker was killed by a signal", "exception", "job-log"),
+    "dataloader-worker.failed": _e("a DataLoader worker raised an exception", "exception", "job-log"),
+    "cuda.out-of-memory": _e("CUDA out of memory", "exception", "job-log"),
+    "cuda.sticky-error": _e("illegal address, device assert or another sticky CUDA error", "exception", "job-log"),
+    "memory.host-exhausted": _e("MemoryError or cannot allocate memory", "exception", "job-log"),
+    # ---- waiting
+    "collective.pending": _e("ranks have entered an operation that has not finished", *_HANG, "python-stack"),
+    "collective.lagging": _e("ranks never entered the operation that others wait in; group, seq, op, lag", *_HANG),
+    "collective.incomplete": _e("all members entered the operation and none finished it", *_HANG),
+    "collective.completion-lagging": _e("a peer finished the operation, this rank did not", "flight-recorder", "job-log"),
+    "collective.not-started": _e("entered on the host, never started on the device (timing on)", "flight-recorder"),
+    "collective.type-mismatched": _e("different operations at one sequence number; ranks are the minority", "flight-recorder", "job-log", "ras"),
+    "collective.size-mismatched": _e("different sizes at one sequence number", "flight-recorder", "job-log"),
+    "collective.dtype-mismatched": _e("different dtypes at one sequence number", "flight-recorder", "job-log"),
+    "collective.root-mismatched": _e("different roots at one sequence number", "flight-recorder"),
+    "collective.call-sites-differ": _e("same operation and number, called from different code; ranks are the minority", "flight-recorder"),
+    "collective.count-mismatched": _e("RAS counts of one communicator differ in every poll", "ras"),
+    "collective.deadlocked": _e("groups entered in crossed order; ranks are the cycle", "flight-recorder", "ras"),
+    "p2p.deadlocked": _e("sends and receives wait for each other in a cycle", "flight-recorder", "python-stack"),
+    "p2p.unmatched": _e("a send or receive whose partner never makes the matching call", "flight-recorder", "python-stack"),
+    "wait.root": _e("a root of the wait-for graph; kind, group, op, seq, frame", *_HANG, "python-stack"),
+    "wait.waiting": _e("ranks that wait for a root", *_HANG, "python-stack"),
+    "wait.exceeded": _e("the wait is longer than CONTRACT.md allows before it is a failure", "watch"),
+    "wait.all-idle-same-stack": _e("every rank stands in the same non-communication stack", "python-stack"),
+    "progress.frozen": _e("no counter moved between two snapshots", "flight-recorder", "pg-status", "ras", "watch"),
+    "progress.advancing": _e("counters moved between two snapshots", "flight-recorder", "pg-status", "ras", "watch"),
+    "timeout.reported": _e("the job itself reported a collective timeout; timeout_ms", "job-log"),
+    "timeout.short": _e("the group's timeout is shorter than the work that the slow rank was doing", "flight-recorder", "job-log"),
+    "monitored-barrier.failed": _e("monitored_barrier names ranks that did not come", "job-log"),
+    # ---- where a rank's own code stands (main thread)
+    "stack.in-collective": _e("in a collective call or its wait", "python-stack"),
+    "stack.in-p2p": _e("in send, recv or their wait", "python-stack"),
+    "stack.in-dataloader": _e("in a data loader or fetching a batch", "python-stack"),
+    "stack.in-checkpoint": _e("writing or reading a checkpoint", "python-stack"),
+    "stack.in-evaluation": _e("evaluating or validating", "python-stack"),
+    "stack.in-compile": _e("compiling (inductor, dynamo, triton, extension build)", "python-stack"),
+    "stack.in-sleep": _e("sleeping or waiting on purpose", "python-stack"),
+    "stack.in-io": _e("reading or writing files or object storage", "python-stack"),
+    "stack.in-lock": _e("waiting for a lock, queue or condition", "python-stack"),
+    "stack.in-device-sync": _e("waiting for a device", "python-stack", "native-stack"),
+    "stack.in-teardown": _e("in atexit, destroy_process_group or interpreter shutdown", "python-stack"),
+    "stack.in-init": _e("in init_process_group, rendezvous or store", "python-stack"),
+    "stack.in-user-code": _e("in code that is neither torch nor the standard library", "python-stack"),
+    "stack.moving": _e("the main thread's stack differs between two snapshots", "python-stack"),
+    "io.advancing": _e("bytes read or written moved between two snapshots", "process"),
+    "cpu.advancing": _e("CPU time moved between two snapshots", "process"),
+    # ---- devices, links, hosts
+    "gpu.spinning": _e("busy with low power: a kernel that spins", "gpu"),
+    "gpu.kernel-running": _e("native stack waits for a user kernel that does not end", "native-stack"),
+    "link.down": _e("an interface or port is down", "interfaces", "nccl-log", "kernel-log", "job-log"),
+    "link.silent": _e("byte counters between two hosts stopped", "interfaces", "sockets"),
+    "link.errors": _e("error or retransmit counters moved", "interfaces", "sockets", "nccl-log"),
+    "network.error-reported": _e("a library reports a network error that no dead peer explains", "nccl-log", "job-log"),
+    "storage.stalled": _e("ranks wait for storage: D state in I/O, or io pressure", "process", "pressure", "kernel-log"),
+    "gpu.xid": _e("the driver logged an Xid; code", "kernel-log"),
+}
+"""Fact name -> entry. Names are ``noun.participle``; once released they do not change."""

@@ -1,0 +1,1 @@
+"""The stub that stands in the job's place."""

@@ -1,0 +1,1 @@
+"""Decide whether a job moves: pages, counters, phases, thresholds."""
