@@ -1,0 +1,6 @@
+"""`python -m fabwatch`."""
+
+from fabwatch.cli import main
+
+if __name__ == "__main__":
+    main()
