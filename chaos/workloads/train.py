@@ -158,6 +158,9 @@ def train(options: argparse.Namespace) -> None:
         if rank == 0 and step % 100 == 0:
             print(f"step {step}", file=sys.stderr, flush=True)
         step += 1
+    if rank == 0:
+        took = time.monotonic() - started
+        print(f"train: {step} steps in {took:.3f} s", file=sys.stderr, flush=True)
 
 
 def main(argv: list[str] | None = None) -> None:

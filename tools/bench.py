@@ -1,0 +1,214 @@
+"""Measure fabwatch: what watching costs the job.
+
+    python tools/bench.py overhead --pairs 12
+
+Every figure comes from processes run alternately with and without fabwatch on the same machine
+in the same run, and is printed with its interval. Nothing here passes or fails: the reader judges.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ENQUEUE = ["-m", "fabwatch.chaos.workloads.enqueue"]
+TRAIN = ["-m", "fabwatch.chaos.workloads.train"]
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+def interval(values: list[float], of: Callable[[list[float]], float]) -> tuple[float, float]:
+    """A 95 % bootstrap interval (10,000 resamples, seeded) of a statistic."""
+    rng = random.Random(1)
+    drawn = sorted(of(rng.choices(values, k=len(values))) for _ in range(10_000))
+    return drawn[249], drawn[9749]
+
+
+def environment() -> dict[str, str]:
+    """The environment of both sides: torchrun of this interpreter first on PATH."""
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("FABWATCH_")}
+    environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ.get('PATH', '')}"
+    return environ
+
+
+def job(wrapped: bool, ranks: int, arguments: list[str], extra: dict[str, str]) -> tuple[str, str]:
+    """Run one job to its end (at most 5 minutes): its standard output and error."""
+    with tempfile.TemporaryDirectory() as folder:
+        wrap = [sys.executable, "-m", "fabwatch", "--out", folder] if wrapped else []
+        done = subprocess.run(
+            [*wrap, "torchrun", "--nproc-per-node", str(ranks), *arguments],
+            env={**environment(), **extra},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=True,
+            cwd=folder,
+        )
+    return done.stdout, done.stderr
+
+
+def pairs(
+    count: int, measure: Callable[[bool], float], name: str
+) -> tuple[list[float], list[float]]:
+    """``count`` values of each side, the order swapped from pair to pair."""
+    bare: list[float] = []
+    wrapped: list[float] = []
+    for number in range(count):
+        for watched in (False, True) if number % 2 else (True, False):
+            (wrapped if watched else bare).append(measure(watched))
+        print(f"\r{name}: pair {number + 1} of {count}", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return bare, wrapped
+
+
+def per_collective(count: int, backend: str, ranks: int) -> None:
+    """Cost of one collective's call, with the torch version's own defaults on both sides."""
+
+    def measure(watched: bool) -> float:
+        out, _ = job(watched, ranks, [*ENQUEUE, "--backend", backend], {})
+        line = next(line for line in out.splitlines() if line.startswith("{"))
+        return float(json.loads(line)["enqueue_p5"])
+
+    bare, wrapped = pairs(count, measure, "per collective")
+    added = [w - b for b, w in zip(bare, wrapped, strict=True)]
+    low, high = interval(added, statistics.median)
+    print(
+        f"per collective ({backend}, {ranks} rank(s), 5th percentile of enqueue, {count} pairs): "
+        f"bare {statistics.median(bare) / 1000:.2f} us, wrapped "
+        f"{statistics.median(wrapped) / 1000:.2f} us, added {statistics.median(added) / 1000:+.2f} "
+        f"us (95 % {low / 1000:+.2f} .. {high / 1000:+.2f})"
+    )
+
+
+def step_ratio(count: int, seconds: float, backend: str, ranks: int) -> None:
+    """Step time of the training job, wrapped over bare."""
+
+    def measure(watched: bool) -> float:
+        options = ["--seconds", str(seconds), "--step-seconds", "0", "--backend", backend]
+        _, err = job(watched, ranks, [*TRAIN, *options], {})
+        found = re.findall(r"^train: (\d+) steps in ([\d.]+) s", err, re.M)
+        steps, took = found[-1]
+        return float(took) / float(steps)
+
+    bare, wrapped = pairs(count, measure, "step time")
+    ratios = [w / b for b, w in zip(bare, wrapped, strict=True)]
+    low, high = interval(ratios, statistics.median)
+    print(
+        f"step time ({backend}, {ranks} ranks, {count} pairs of {seconds:.0f} s): bare "
+        f"{statistics.median(bare) * 1000:.2f} ms, wrapped/bare {statistics.median(ratios):.3f} "
+        f"(95 % {low:.3f} .. {high:.3f})"
+    )
+
+
+def _cpu_and_memory(pid: int) -> tuple[float, int]:
+    """CPU seconds so far and resident KiB of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    ticks = int(fields[11]) + int(fields[12])
+    resident = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
+    return ticks / TICKS_PER_SECOND, int(resident[1]) if resident else 0
+
+
+def agent_cost(seconds: float, backend: str, ranks: int) -> None:
+    """CPU share and memory of the agent and the stub while a job trains."""
+    with tempfile.TemporaryDirectory() as folder:
+        wrapped = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "fabwatch", "--out", folder),
+                *("torchrun", "--nproc-per-node", str(ranks), *TRAIN),
+                *("--seconds", str(seconds + 20), "--backend", backend),
+            ],
+            env=environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=folder,
+        )
+
+        def agents() -> dict[str, int]:
+            found = {"stub": wrapped.pid}
+            for entry in Path("/proc").iterdir():
+                with contextlib.suppress(OSError):
+                    line = (entry / "cmdline").read_bytes().split(b"\0")
+                    if b"fabwatch.watchdog.agent" in line and any(
+                        folder.encode() in part for part in line
+                    ):
+                        found["agent"] = int(entry.name)
+            return found
+
+        time.sleep(15)
+        watched = agents()
+        before = {name: _cpu_and_memory(pid) for name, pid in watched.items()}
+        begin = time.monotonic()
+        time.sleep(seconds)
+        took = time.monotonic() - begin
+        samples = {name: _cpu_and_memory(pid) for name, pid in watched.items()}
+        wrapped.wait(timeout=120)
+        for name, (cpu, resident) in samples.items():
+            share = (cpu - before[name][0]) / took
+            print(
+                f"{name}: {share * 100:.2f} % of one core over {took:.0f} s, "
+                f"{resident / 1024:.0f} MB resident"
+            )
+
+
+def probe_tick(count: int) -> None:
+    """CPU of the probe: of a rank that only sleeps after joining, with and without the probe."""
+    script = (
+        "import resource, threading, time, torch, torch.distributed as d\n"
+        "d.init_process_group('gloo'); time.sleep(3)\n"
+        "t = resource.getrusage(resource.RUSAGE_SELF); a = t.ru_utime + t.ru_stime\n"
+        "time.sleep(10)\n"
+        "t = resource.getrusage(resource.RUSAGE_SELF); print((t.ru_utime + t.ru_stime - a) / 10)\n"
+        "d.destroy_process_group()\n"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "sleeper.py"
+        path.write_text(script)
+
+        def measure(watched: bool) -> float:
+            out, _ = job(watched, 1, [str(path)], {})
+            return float(out.split()[-1])
+
+        bare, wrapped = pairs(count, measure, "probe")
+    added = [w - b for b, w in zip(bare, wrapped, strict=True)]
+    low, high = interval(added, statistics.median)
+    print(
+        f"probe in a rank ({count} pairs): {statistics.median(added) * 1e6:+.0f} us of CPU a second "
+        f"(95 % {low * 1e6:+.0f} .. {high * 1e6:+.0f})"
+    )
+
+
+def overhead(options: argparse.Namespace) -> None:
+    """All of it."""
+    ranks = 1 if options.backend == "gloo" else options.ranks
+    per_collective(options.pairs, options.backend, ranks)
+    probe_tick(max(3, options.pairs // 3))
+    agent_cost(30, options.backend, options.ranks)
+    step_ratio(options.pairs, options.seconds, options.backend, options.ranks)
+
+
+def main() -> None:
+    """Choose the measurement."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    commands = parser.add_subparsers(required=True)
+    command = commands.add_parser("overhead", help="what watching costs the job")
+    command.add_argument("--pairs", type=int, default=12)
+    command.add_argument("--seconds", type=float, default=8.0)
+    command.add_argument("--backend", default="gloo", choices=["gloo", "nccl"])
+    command.add_argument("--ranks", type=int, default=4)
+    command.set_defaults(call=overhead)
+    options = parser.parse_args()
+    options.call(options)
+
+
+if __name__ == "__main__":
+    main()
