@@ -70,7 +70,7 @@ class Facts:
     ``looked`` maps a source name to the ranks whose evidence of that source was read
     (:data:`EVERYONE` for sources that are not per rank, such as a job log or a host's kernel log).
     From it NO and UNKNOWN are derived: a fact that could have been seen by a source that was read
-    is NO; otherwise UNKNOWN.
+    is NO, unless silence of that source proves nothing (``Entry.silent``); otherwise UNKNOWN.
     """
 
     facts: list[Fact] = field(default_factory=list)
@@ -115,11 +115,11 @@ class Facts:
                 return Known.YES
         if name in self.unknowable:
             return Known.UNKNOWN
-        for source in entry.seen_by:
+        for source in entry.denied_by:
             ranks_read = self.looked.get(source, set())
             if EVERYONE in ranks_read or (ranks_read and wanted <= ranks_read):
                 return Known.NO
-        union = set().union(*(self.looked.get(s, set()) for s in entry.seen_by), set())
+        union = set().union(*(self.looked.get(s, set()) for s in entry.denied_by), set())
         if wanted and wanted <= union:
             return Known.NO
         return Known.UNKNOWN

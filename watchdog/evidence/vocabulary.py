@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 SOURCES: dict[str, str] = {
     "flight-recorder": "torch flight recorder: nccl_trace_rank_N, fr_trace_rank_N(.json), _dump_N",
-    "flight-recorder-frames": "pickled dumps with code frames, by the probe's thread (needs the GIL)",
+    "flight-recorder-frames": "pickled dumps with frames, by the probe's thread (needs the GIL)",
     "pg-status": "the probe's page: high-water marks per group once a second",
     "python-stack": "py-spy dump, faulthandler, debug server stacks",
     "native-stack": "py-spy dump --native, gdb thread apply all bt",
@@ -114,7 +114,7 @@ VOCABULARY: dict[str, Entry] = {
     ),
     "cuda.out-of-memory": _e("CUDA out of memory", "exception", "job-log"),
     "cuda.sticky-error": _e(
-        "sticky CUDA error; error: illegal-access, device-assert, launch-failure, misaligned, other",
+        "sticky error; error: illegal-access, device-assert, launch-failure, misaligned, other",
         "exception",
         "job-log",
     ),
