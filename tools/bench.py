@@ -182,7 +182,7 @@ def probe_tick(count: int) -> None:
     added = [w - b for b, w in zip(bare, wrapped, strict=True)]
     low, high = interval(added, statistics.median)
     print(
-        f"probe in a rank ({count} pairs): {statistics.median(added) * 1e6:+.0f} us of CPU a second "
+        f"probe in a rank ({count} pairs): {statistics.median(added) * 1e6:+.0f} us CPU a second "
         f"(95 % {low * 1e6:+.0f} .. {high * 1e6:+.0f})"
     )
 
