@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from fabwatch.chaos.drills import cgroups
-from fabwatch.chaos.drills.cells import CELLS, Cell
-from fabwatch.chaos.drills.trial import run
+from fabwatch.chaos.drills.cells import CELLS, ON_GPUS, Cell
+from fabwatch.chaos.drills.trial import Setting, run
 
 HEADER = (
     "| fault | culprit | named | outcome | first signature | grade | fabric | frozen after "
@@ -50,8 +50,8 @@ def report(results: list[dict[str, Any]], argv: list[str]) -> str:
     lines = [
         "# The matrix of injected faults",
         "",
-        "Real 4-rank `torchrun` + Gloo jobs on two CPU cores, one fault each after 30 s of steady "
-        "steps, wrapped by the command line.",
+        "Real `torchrun` jobs (4 ranks over Gloo on two CPU cores unless the command says "
+        "otherwise), one fault each after 30 s of steady steps, wrapped by the command line.",
         "",
         f"Command: `python tools/matrix.py {' '.join(argv)}`".rstrip(),
         "",
@@ -71,9 +71,12 @@ def main(argv: list[str]) -> int:
     """Run what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--only", default=",".join(CELLS))
+    parser.add_argument("--only", help="cells, comma between; default: all")
     parser.add_argument("--culprits", default="0,2")
     parser.add_argument("--after", type=float, default=30.0)
+    parser.add_argument("--timeout", type=float, default=40.0, help="of the process group, s")
+    parser.add_argument("--world", type=int, default=4)
+    parser.add_argument("--backend", default="gloo", choices=["gloo", "nccl"])
     parser.add_argument("--trials", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--page", type=Path, help="write the table here")
@@ -86,7 +89,11 @@ def main(argv: list[str]) -> int:
         done = [json.loads(line) for line in log.read_text().splitlines()]
     ran = {(r["cell"], r["culprit"], r.get("trial", 0)) for r in done}
     todo: list[tuple[Cell, int | None, int]] = []
-    for name in options.only.split(","):
+    setting = Setting(options.world, options.backend, options.after, options.timeout)
+    gpu_only = {cell.name for cell in ON_GPUS} if options.backend == "gloo" else set()
+    for name in (options.only or ",".join(CELLS)).split(","):
+        if name in gpu_only:
+            continue
         cell = CELLS[name]
         missing = [c for c in cell.needs if not cgroups.available(c)]
         if missing:
@@ -103,7 +110,7 @@ def main(argv: list[str]) -> int:
     def one(item: tuple[Cell, int | None, int]) -> dict[str, Any]:
         cell, culprit, trial = item
         where = out / f"{cell.name}-{'none' if culprit is None else culprit}-{trial}"
-        result = {**run(cell, culprit, where, after=options.after).as_json(), "trial": trial}
+        result = {**run(cell, culprit, where, setting).as_json(), "trial": trial}
         with log.open("a") as file:
             file.write(json.dumps(result) + "\n")
         print(row(result), flush=True)

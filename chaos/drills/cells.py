@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-WORLD = 4
-
 
 @dataclass(frozen=True)
 class Cell:
@@ -23,17 +21,18 @@ class Cell:
     needs: tuple[str, ...] = ()  # freezer, memory: cgroups that the drill must be able to make
     exit_code: int = 1
     seconds: float = 0.0  # controls: how long the job runs
+    undecidable: bool = False  # right is also: nobody is named, and the verdict cannot tell
 
     @property
     def control(self) -> bool:
         """Whether nothing is broken."""
         return not self.accept
 
-    def blame(self, culprit: int) -> tuple[int, ...]:
+    def blame(self, culprit: int, world: int) -> tuple[int, ...]:
         """The ranks that must be named, and no others."""
         if self.control:
             return ()
-        partner = ((culprit + 1) % WORLD,) if self.both else ()
+        partner = ((culprit + 1) % world,) if self.both else ()
         return tuple(sorted((culprit, *partner)))
 
 
@@ -59,6 +58,14 @@ FAULTS: tuple[Cell, ...] = (
     Cell("oom", ("oom-kill-cgroup",), ("crash",), needs=("memory",)),
 )
 
+ON_GPUS: tuple[Cell, ...] = (
+    Cell(
+        "gpu-spin",
+        ("gpu-kernel-stalled", "gpu-hang-spinning", "stuck-in-collective-undecided"),
+        undecidable=True,
+    ),
+)
+
 CONTROLS: tuple[Cell, ...] = (
     Cell("steady", exit_code=0, seconds=60),
     Cell("ddp", exit_code=0, seconds=60, options=("--parallel", "ddp")),
@@ -69,5 +76,5 @@ CONTROLS: tuple[Cell, ...] = (
     Cell("pipeline", exit_code=0, seconds=60, options=("--rhythm", "pipeline")),
 )
 
-CELLS: dict[str, Cell] = {cell.name: cell for cell in FAULTS + CONTROLS}
+CELLS: dict[str, Cell] = {cell.name: cell for cell in FAULTS + ON_GPUS + CONTROLS}
 """Cell name -> cell."""
