@@ -1,0 +1,330 @@
+"""Read evidence of any kind from any place into one Reading.
+
+``read(["run/incidents/0001"])``, ``read([Path("folder")])``, ``read(["-"])`` for standard input.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from fabwatch.watchdog.evidence import bundle
+from fabwatch.watchdog.evidence.artefact import Artefact, Parser
+from fabwatch.watchdog.evidence.bundle import incidents_of as incidents_of
+from fabwatch.watchdog.evidence.inputs import Budget, Found, artefacts, standard_input
+from fabwatch.watchdog.evidence.ledger import Evidence, Ledger
+from fabwatch.watchdog.evidence.naming import Hint
+from fabwatch.watchdog.evidence.observations import (
+    Exit,
+    GpuReport,
+    JobShape,
+    LinkCounters,
+    LogEvent,
+    Observation,
+    Parsed,
+    ProcessState,
+    ProgressPage,
+    PythonError,
+    RankStacks,
+    RankTrace,
+    RasReport,
+    ReadError,
+    Source,
+    Stall,
+)
+from fabwatch.watchdog.evidence.parsers import all_parsers
+from fabwatch.watchdog.evidence.settle import settle
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Everything that was read, by type, and how complete it is.
+
+    ``looked`` names the sources that were read, also those in which nothing was found.
+    ``roots`` are the paths given, which labels in citations are relative to. ``incidents`` are
+    incident directories seen there; only the current one of a run is read. ``unrecognised`` are
+    labels of files that no parser knows.
+    """
+
+    traces: tuple[RankTrace, ...] = ()
+    pages: tuple[ProgressPage, ...] = ()
+    stacks: tuple[RankStacks, ...] = ()
+    processes: tuple[ProcessState, ...] = ()
+    exits: tuple[Exit, ...] = ()
+    errors: tuple[PythonError, ...] = ()
+    events: tuple[LogEvent, ...] = ()
+    ras: tuple[RasReport, ...] = ()
+    gpus: tuple[GpuReport, ...] = ()
+    links: tuple[LinkCounters, ...] = ()
+    stalls: tuple[Stall, ...] = ()
+    shapes: tuple[JobShape, ...] = ()
+    looked: tuple[Source, ...] = ()
+    ledger: Ledger = field(default_factory=Ledger)
+    problems: tuple[ReadError, ...] = ()
+    roots: tuple[str, ...] = ()
+    incidents: tuple[Path, ...] = ()
+    unrecognised: tuple[str, ...] = ()
+
+    @property
+    def empty(self) -> bool:
+        """True when nothing at all could be used."""
+        return not self.looked and not self.stalls and not self.shapes
+
+
+@dataclass
+class _Collected:
+    """What has been read so far."""
+
+    observations: list[Observation] = field(default_factory=list)
+    looked: list[Source] = field(default_factory=list)
+    problems: list[ReadError] = field(default_factory=list)
+    unrecognised: list[str] = field(default_factory=list)
+    incidents: list[Path] = field(default_factory=list)
+    ledger: Ledger = field(default_factory=Ledger)
+    by_path: dict[str, Evidence] = field(default_factory=dict)
+    modified: dict[str, float] = field(default_factory=dict)
+    explicit: set[str] = field(default_factory=set)
+
+
+def read(paths: Sequence[Path | str]) -> Reading:
+    """Read all evidence in ``paths``: files, directories, archives, ``"-"`` for standard input.
+
+    Never raises for what it finds there; problems are collected, each with its place.
+    """
+    got = _Collected()
+    budget = Budget()
+    labels = _labels(paths)
+    for given, label in zip(paths, labels, strict=True):
+        if str(given) == "-":
+            stream = os.fdopen(os.dup(sys.stdin.fileno()), "rb")
+            _take(standard_input("stdin", stream, budget), got)
+        else:
+            _root(Path(given), label, budget, got)
+    return _reading(got, tuple(str(p) for p in paths))
+
+
+def _labels(paths: Sequence[Path | str]) -> list[str]:
+    """Prefixes for labels: none for a single path, else names, made unique."""
+    if len(paths) == 1:
+        return [""]
+    seen: dict[str, int] = {}
+    out = []
+    for path in paths:
+        name = Path(path).name or str(path)
+        seen[name] = seen.get(name, 0) + 1
+        out.append(name if seen[name] == 1 else f"{name}~{seen[name]}")
+    return out
+
+
+def _root(path: Path, label: str, budget: Budget, got: _Collected) -> None:
+    """One path: an incident with what its run adds, a run with its current incident, or anything."""
+    if bundle.is_incident(path):
+        got.incidents.append(path)
+        run = bundle.run_of(path)
+        _ledger(path, label, got)
+        _take(artefacts(path, label, budget, _skip_ours(path)), got)
+        if run is not None and bundle.current(bundle.incidents_of(run)) in (path, path.resolve()):
+            _run_parts(run, f"{label}/run" if label else "run", budget, got)
+    elif bundle.is_run(path):
+        found = bundle.incidents_of(path)
+        got.incidents.extend(found)
+        chosen = bundle.current(found)
+        if chosen is not None:
+            prefix = f"incidents/{chosen.name}"
+            prefix = f"{label}/{prefix}" if label else prefix
+            _ledger(chosen, prefix, got)
+            _take(artefacts(chosen, prefix, budget, _skip_ours(chosen)), got)
+        _run_parts(path, label, budget, got)
+    else:
+        for below in _incidents_below(path):
+            got.incidents.append(below)
+            prefix = below.relative_to(path).as_posix()
+            _ledger(below, f"{label}/{prefix}" if label else prefix, got)
+        _take(artefacts(path, label, budget, _skip_nothing), got)
+
+
+def _incidents_below(path: Path) -> list[Path]:
+    try:
+        return [p for p in sorted(path.iterdir())[:10_000] if p.is_dir() and bundle.is_incident(p)]
+    except OSError:
+        return []
+
+
+def _run_parts(run: Path, label: str, budget: Budget, got: _Collected) -> None:
+    for name in bundle.RUN_PARTS:
+        part = run / name
+        if part.exists():
+            place = f"{label}/{name}" if label else name
+            _take(artefacts(part, place, budget, _skip_nothing), got)
+
+
+def _skip_nothing(path: Path) -> bool:
+    return False
+
+
+def _skip_ours(root: Path) -> Callable[[Path], bool]:
+    def skip(path: Path) -> bool:
+        return path.parent == root and path.name in bundle.OURS | {"ledger.jsonl"}
+
+    return skip
+
+
+def _ledger(incident: Path, label: str, got: _Collected) -> None:
+    file = incident / "ledger.jsonl"
+    try:
+        ledger, bad = Ledger.read(file)
+    except OSError:
+        return
+    _add_ledger(ledger.lines, label, got)
+    place = f"{label}/ledger.jsonl" if label else "ledger.jsonl"
+    for text in bad[:100]:
+        problem = text.removeprefix(f"{file}:")
+        number, _, why = problem.partition(":")
+        got.problems.append(ReadError(place, number, f"not a ledger line:{why}", "line left out"))
+
+
+def _add_ledger(lines: Iterable[Evidence], label: str, got: _Collected) -> None:
+    for line in lines:
+        got.ledger.add(line)
+        if line.path:
+            got.by_path[f"{label}/{line.path}" if label else line.path] = line
+
+
+def _take(found: Iterator[Found], got: _Collected) -> None:
+    for one in found:
+        if isinstance(one, ReadError):
+            got.problems.append(one)
+        else:
+            _one(one, got)
+
+
+def _one(artefact: Artefact, got: _Collected) -> None:
+    """Sniff and parse one artefact; a parser's own failure is a problem, never an exception."""
+    evidence = got.by_path.get(artefact.path)
+    if evidence is not None:
+        artefact = _told(artefact, evidence)
+    if artefact.hint.snapshot is not None:
+        got.explicit.add(artefact.path)
+    if artefact.modified is not None:
+        got.modified[artefact.path] = artefact.modified
+    try:
+        head = artefact.head()
+    except OSError as err:
+        got.problems.append(artefact.error(f"cannot be read: {err}", advice="fix access"))
+        return
+    if not head.strip(b"\0 \t\r\n"):
+        if not head:
+            got.problems.append(artefact.error("is empty", advice="nothing was saved"))
+        return
+    parser = choose(head, artefact.name)
+    if parser is None:
+        if _is_ledger(head):
+            _loose_ledger(artefact, got)
+        elif artefact.name not in bundle.OURS:
+            got.unrecognised.append(artefact.path)
+        return
+    try:
+        parsed = parser.parse(artefact)
+    except OSError as err:
+        got.problems.append(artefact.error(f"cannot be read: {err}", advice="copy it again"))
+        return
+    except (Exception, RecursionError) as err:
+        got.problems.append(
+            artefact.error(
+                f"the {parser.NAME} parser failed: {type(err).__name__}: {err}",
+                advice="please report this with the file",
+            )
+        )
+        return
+    _add(parsed, got)
+
+
+def _add(parsed: Parsed, got: _Collected) -> None:
+    got.observations.extend(parsed.observations)
+    got.problems.extend(parsed.errors)
+    got.looked.extend(parsed.looked)
+
+
+def choose(head: bytes, name: str) -> Parser | None:
+    """The parser that is surest of these first bytes; None when none is."""
+    best: Parser | None = None
+    score = 0
+    for parser in all_parsers():
+        try:
+            mine = parser.sniff(head, name)
+        except Exception:
+            mine = 0
+        if mine > score:
+            best, score = parser, mine
+    return best
+
+
+def _told(artefact: Artefact, line: Evidence) -> Artefact:
+    """The artefact with what the ledger says about it, which is surer than its name."""
+    hint = artefact.hint
+    told = Hint(
+        hint.rank if line.rank is None else line.rank,
+        line.host or hint.host,
+        hint.pid if line.pid is None else line.pid,
+        line.snapshot,
+        hint.attempt,
+        hint.local_rank,
+    )
+    return Artefact(
+        artefact.path, artefact.name, artefact.opener, artefact.size, artefact.modified, told
+    )
+
+
+def _is_ledger(head: bytes) -> bool:
+    first = head.split(b"\n", 1)[0]
+    return first.startswith(b"{") and b'"source"' in first and b'"status"' in first
+
+
+def _loose_ledger(artefact: Artefact, got: _Collected) -> None:
+    data, _ = artefact.read(64 * 1024 * 1024)
+    decoder = msgspec.json.Decoder(Evidence)
+    folder = artefact.path.rpartition("/")[0]
+    for number, raw in enumerate(data.split(b"\n"), 1):
+        if raw.strip():
+            try:
+                _add_ledger([decoder.decode(raw)], folder, got)
+            except (msgspec.MsgspecError, RecursionError) as err:
+                got.problems.append(artefact.error(f"not a ledger line: {err}", str(number)))
+
+
+def _reading(got: _Collected, roots: tuple[str, ...]) -> Reading:
+    observations, looked = settle(
+        got.observations, got.looked, got.by_path, got.modified, got.explicit
+    )
+
+    def of(kind: type[_T]) -> tuple[_T, ...]:
+        return tuple(o for o in observations if isinstance(o, kind))
+
+    return Reading(
+        of(RankTrace),
+        of(ProgressPage),
+        of(RankStacks),
+        of(ProcessState),
+        of(Exit),
+        of(PythonError),
+        of(LogEvent),
+        of(RasReport),
+        of(GpuReport),
+        of(LinkCounters),
+        of(Stall),
+        of(JobShape),
+        looked,
+        got.ledger,
+        tuple(got.problems),
+        roots,
+        tuple(got.incidents),
+        tuple(got.unrecognised),
+    )
