@@ -86,7 +86,7 @@ class Holder:
 
     def answers(self) -> list[Answer]:
         """Answers that came since the last call. Never blocks."""
-        found = []
+        found: list[Answer] = []
         while True:
             try:
                 data = self.socket.recv(_ANSWER.size)
