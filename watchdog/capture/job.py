@@ -15,6 +15,8 @@ class RankProcess(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's process. ``start_ticks`` is field 22 of /proc/<pid>/stat: it tells pid reuse.
 
     ``ended``: the process was seen to end (its evidence that outlives it is still gathered).
+    ``cgroups``: text of /proc/<pid>/cgroup as last seen while it lived ("" unknown): without it
+    nobody can look up the OOM counters of a process that is gone.
     """
 
     rank: int
@@ -23,6 +25,7 @@ class RankProcess(msgspec.Struct, frozen=True, kw_only=True):
     local_rank: int = -1
     attempt: int = 0
     ended: bool = False
+    cgroups: str = ""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
