@@ -1,1 +1,1 @@
-"""Verdicts for people: terminal screen, summary.md, verdict.json."""
+"""Verdicts for people: terminal screen, summary.md, and the files of an incident or a run."""

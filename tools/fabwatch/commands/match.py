@@ -1,0 +1,200 @@
+"""`fabwatch match PATH...`: diagnose runs, incidents, directories, logs, standard input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from fabwatch.signatures.model import Library
+    from fabwatch.signatures.verdict import Verdict
+
+
+@click.command(name="match", short_help="Diagnose runs, directories, logs; - is standard input.")
+@click.argument("paths", metavar="PATH...", nargs=-1)
+@click.option("--json", "as_json", is_flag=True, help="Print verdict.json instead of the screen.")
+@click.option(
+    "--top",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="How many signatures to name.  [default: all in JSON]",
+)
+@click.option(
+    "--signatures", "folder", metavar="DIR", help="Signatures to try beside fabwatch's own."
+)
+@click.option("--write", is_flag=True, hidden=True)
+@click.option("--incident", metavar="DIR", hidden=True)
+@click.option("--run", "run_dir", metavar="DIR", hidden=True)
+def command(
+    paths: tuple[str, ...],
+    as_json: bool,
+    top: int | None,
+    folder: str | None,
+    write: bool,
+    incident: str | None,
+    run_dir: str | None,
+) -> None:
+    """Diagnose what is in PATH: a run, an incident, any directory, an archive, a log, or `-`.
+
+    Of a run, the newest incident that did not resolve itself is diagnosed. Nothing that is read is
+    ever executed.
+
+    Exit code: 0 a failure was diagnosed, 1 nothing wrong was found, 2 usage error or nothing
+    readable, 3 something is wrong and the evidence cannot tell what.
+    """
+    if write:
+        if paths or (incident is None) == (run_dir is None):
+            raise click.UsageError("--write goes with --incident DIR or --run DIR, and no PATH")
+        verdict, place = _written(Path(str(incident or run_dir)), run_dir is not None, folder)
+    else:
+        if incident is not None or run_dir is not None:
+            raise click.UsageError("--incident and --run go with --write")
+        if not paths:
+            raise click.UsageError("which evidence? give a run, a directory, a log, or - for stdin")
+        verdict, place = _diagnosed(paths, folder), _place(paths)
+    raise SystemExit(_show(verdict, place, as_json, top, live=write))
+
+
+def _diagnosed(paths: tuple[str, ...], folder: str | None) -> Verdict:
+    """The verdict on ``paths``; ends with 2 when nothing in them can be read."""
+    from fabwatch.signatures.diagnose import diagnose
+    from fabwatch.watchdog.evidence.reading import read
+
+    library = library_of(folder)
+    reading = read(paths)
+    if reading.empty:
+        for problem in reading.problems[:20]:
+            click.echo(f"fabwatch: {problem}", err=True)
+        files = len(reading.unrecognised)
+        looked = (
+            f"{files} file{'s' if files != 1 else ''} of no known kind" if files else "no files"
+        )
+        click.echo(
+            f"fabwatch: nothing readable in {' '.join(paths)} ({looked}); fabwatch reads "
+            "flight-recorder dumps, py-spy stacks, /proc files, logs and its own runs",
+            err=True,
+        )
+        raise SystemExit(2)
+    return diagnose(reading, library)
+
+
+def library_of(folder: str | None) -> Library:
+    """Our signatures and those in ``folder``; ends with 2 and all located errors if broken."""
+    from fabwatch.signatures.loader import LibraryError, load
+
+    try:
+        return load(folder) if folder else load()
+    except LibraryError as err:
+        for problem in err.problems:
+            click.echo(f"fabwatch: {problem}", err=True)
+    except OSError as err:
+        click.echo(f"fabwatch: {folder}: {err.strerror or err}", err=True)
+    raise SystemExit(2)
+
+
+def _place(paths: tuple[str, ...]) -> str:
+    """Where the evidence lies; of a run, the incident that was read."""
+    from fabwatch.watchdog.evidence import bundle
+
+    if len(paths) != 1 or paths[0] == "-":
+        return "standard input" if paths == ("-",) else " ".join(paths)
+    path = Path(paths[0])
+    if bundle.is_run(path) and not bundle.is_incident(path):
+        chosen = bundle.current(bundle.incidents_of(path))
+        return str(chosen or path)
+    return str(path)
+
+
+def _written(folder: Path, is_run: bool, signatures: str | None) -> tuple[Verdict, str]:
+    """Diagnose an incident or a run of ours and write its verdict.json and summary.md."""
+    import time
+
+    from fabwatch.signatures.report.files import write
+
+    if not folder.is_dir():
+        raise click.UsageError(f"{folder}: no such directory")
+    verdict, place = (
+        _of_run(folder, signatures)
+        if is_run
+        else (_diagnosed((str(folder),), signatures), str(folder))
+    )
+    verdict = _timed(verdict, Path(place))
+    try:
+        write(verdict, folder, place, time.time())
+    except OSError as err:
+        click.echo(f"fabwatch: cannot write the verdict into {folder}: {err}", err=True)
+    return verdict, place
+
+
+def _of_run(run: Path, signatures: str | None) -> tuple[Verdict, str]:
+    """The newest unresolved incident; an earlier one if only that was diagnosed.
+
+    A hang that ends in time-outs leaves a second incident that shows the victims' deaths alone.
+    """
+    from fabwatch.signatures.verdict import Culprits, Verdict
+    from fabwatch.watchdog.evidence import bundle
+
+    incidents = bundle.incidents_of(run)
+    newest = bundle.current(incidents)
+    if newest is None:
+        from fabwatch.watchdog.evidence.reading import read
+
+        if read([str(run)]).empty:
+            healthy = Verdict(
+                outcome="healthy", symptom="none", fabric="acquitted", culprits=Culprits(),
+                fabric_reasons=("nothing is wrong",),
+            )  # fmt: skip
+            return healthy, str(run)
+        return _diagnosed((str(run),), signatures), str(run)
+    verdict = _diagnosed((str(newest),), signatures)
+    if verdict.outcome != "cannot-tell":
+        return verdict, str(newest)
+    for earlier in reversed(incidents):
+        if earlier != newest and bundle.current([earlier, newest]) == earlier:
+            before = _diagnosed((str(earlier),), signatures)
+            if before.outcome == "diagnosed":
+                return before, str(earlier)
+    return verdict, str(newest)
+
+
+def _timed(verdict: Verdict, incident: Path) -> Verdict:
+    """The verdict with how long it took from the end of the capture until now."""
+    import time
+
+    import msgspec
+
+    try:
+        facts = msgspec.json.decode((incident / "incident.json").read_bytes())
+        captured = float(facts["captured"])
+    except (OSError, msgspec.DecodeError, KeyError, TypeError, ValueError):
+        return verdict
+    took = max(round(time.time() - captured, 3), 0.0)
+    timing = msgspec.structs.replace(verdict.timing, captured_to_verdict_s=took)
+    return msgspec.structs.replace(verdict, timing=timing)
+
+
+def _show(verdict: Verdict, place: str, as_json: bool, top: int | None, live: bool) -> int:
+    """Print the verdict; return the exit code that goes with it."""
+    import time
+
+    import msgspec
+
+    from fabwatch.signatures.verdict import EXIT_CODES, dumps
+
+    if top is not None:
+        verdict = msgspec.structs.replace(verdict, signatures=verdict.signatures[:top])
+    if as_json:
+        click.echo(dumps(verdict), nl=False)
+    else:
+        from fabwatch.commands._terminal import terminal
+        from fabwatch.signatures.report.screen import screen
+
+        how = terminal()
+        now = time.time() if live else None
+        text = screen(
+            verdict, place, width=how.width, color=how.color, unicode=how.unicode, now=now
+        )
+        click.echo(text, nl=False, color=how.color)
+    return EXIT_CODES[verdict.outcome]
