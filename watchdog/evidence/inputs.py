@@ -261,7 +261,7 @@ def _single(artefact: Artefact, kind: str, depth: int, budget: Budget) -> Iterat
         elif kind == "bzip2":
             inner = cast(BinaryIO, bz2.BZ2File(outer))
         else:
-            inner = cast(BinaryIO, lzma.LZMAFile(outer))
+            inner = cast(BinaryIO, lzma.LZMAFile(outer))  # noqa: SIM115
         return _buffered(_Bounded(inner, artefact.size))
 
     name = artefact.name
@@ -282,7 +282,7 @@ def _renamed(artefact: Artefact, name: str) -> str:
 
 def _zstd(artefact: Artefact, depth: int, budget: Budget) -> Iterator[Found]:
     try:
-        import zstandard
+        import zstandard  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
         yield artefact.error("is packed with zstd", advice="unpack it with: zstd -d FILE")
         return
@@ -395,7 +395,6 @@ def _spooled(
         with tempfile.TemporaryFile() as aside:
             aside.write(data)
             size = len(data)
-            del data
             while chunk := bounded.read(1 << 20):
                 aside.write(chunk)
                 size += len(chunk)

@@ -79,9 +79,9 @@ def hint_of(path: str) -> Hint:
         host, pid = match["host"], int(match["pid"])
         if host.endswith(".log"):
             host = None
-    elif match := _RANK_HOST.search(name):
-        host = host or match["host"]
-    elif (match := _HOST_RANK.match(name)) and match["host"].lower() not in _PREFIXES:
+    elif (match := _RANK_HOST.search(name)) or (
+        (match := _HOST_RANK.match(name)) and match["host"].lower() not in _PREFIXES
+    ):
         host = host or match["host"]
     elif match := _PID.search(name):
         pid = int(match[1])

@@ -53,8 +53,8 @@ _PEER = re.compile(r"^(?P<a>\d{1,9})(?P<way>->|<-)(?P<b>\d{1,9})$")
 def normal_op(name: str) -> str:
     """Normalise an operation name; an unknown one keeps its own words in snake case.
 
-    >>> [normal_op(n) for n in ("ALLREDUCE", "nccl2:all_reduce", "_ALLGATHER_BASE", "ncclAllReduce")]
-    ['all_reduce', 'all_reduce', 'all_gather_base', 'all_reduce']
+    >>> [normal_op(n) for n in ("ALLREDUCE", "nccl2:all_reduce", "_ALLGATHER_BASE", "ncclReduce")]
+    ['all_reduce', 'all_reduce', 'all_gather_base', 'reduce']
     """
     text = name.strip()
     if ":" in text:

@@ -125,7 +125,7 @@ def _labels(paths: Sequence[Path | str]) -> list[str]:
 
 
 def _root(path: Path, label: str, budget: Budget, got: _Collected) -> None:
-    """One path: an incident with what its run adds, a run with its current incident, or anything."""
+    """An incident with what its run adds, a run with its current incident, or anything."""
     if bundle.is_incident(path):
         got.incidents.append(path)
         run = bundle.run_of(path)

@@ -63,9 +63,12 @@ def _pids(observations: list[Observation]) -> dict[int, int]:
             for rank, _, pid in one.ranks:
                 if pid > 0:
                     found[pid].add(rank)
-        elif isinstance(one, ProcessState | ProgressPage | RankStacks | Exit):
-            if one.rank is not None and one.pid:
-                found[one.pid].add(one.rank)
+        elif (
+            isinstance(one, ProcessState | ProgressPage | RankStacks | Exit)
+            and one.rank is not None
+            and one.pid
+        ):
+            found[one.pid].add(one.rank)
     return {pid: next(iter(ranks)) for pid, ranks in found.items() if len(ranks) == 1}
 
 

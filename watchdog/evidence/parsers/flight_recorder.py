@@ -202,9 +202,9 @@ def _rank(
     senders: set[int] = set()
     for op in ops:
         if op.is_p2p and op.peer:
-            members = by_name.get(op.group, ())
+            order = by_name.get(op.group, ())
             mine = op.peer[0] if op.op == "send" else op.peer[1]
-            senders.add(members[mine] if mine < len(members) else mine)
+            senders.add(order[mine] if mine < len(order) else mine)
     return next(iter(senders)) if len(senders) == 1 else None
 
 

@@ -129,7 +129,6 @@ def _from_text(artefact: Artefact, text: str, errors: list[ReadError]) -> Parsed
                 file = match["file"]
                 frames.append(Frame(match["function"], file, int((match["line"] or "0")[:9])))
                 if ".so" in file and not match["line"]:
-                    processes[-1].native = True if processes else False
                     asked_native = True
         elif head is not None and (match := _LOCAL.match(line)):
             if len(local) < 64:

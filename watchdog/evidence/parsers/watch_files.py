@@ -250,7 +250,7 @@ def _exception(artefact: Artefact, value: dict[str, Any]) -> Parsed:
 
 
 def _elastic(artefact: Artefact, value: dict[str, Any]) -> Parsed:
-    """torchelastic's error.json, written by a main that is decorated with @record."""
+    """Torchelastic's error.json, written by a main that is decorated with @record."""
     message = value.get("message")
     extra: Any = {}
     if isinstance(message, dict):
