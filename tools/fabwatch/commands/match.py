@@ -116,7 +116,7 @@ def _written(folder: Path, is_run: bool, signatures: str | None) -> tuple[Verdic
     if not folder.is_dir():
         raise click.UsageError(f"{folder}: no such directory")
     verdict, place = (
-        _of_run(folder, signatures)
+        of_run(folder, signatures)
         if is_run
         else (_diagnosed((str(folder),), signatures), str(folder))
     )
@@ -128,7 +128,7 @@ def _written(folder: Path, is_run: bool, signatures: str | None) -> tuple[Verdic
     return verdict, place
 
 
-def _of_run(run: Path, signatures: str | None) -> tuple[Verdict, str]:
+def of_run(run: Path, signatures: str | None) -> tuple[Verdict, str]:
     """The newest unresolved incident; an earlier one if only that was diagnosed.
 
     A hang that ends in time-outs leaves a second incident that shows the victims' deaths alone.
