@@ -65,7 +65,7 @@ class FirstWordLaunches(click.Group):
 @click.version_option(fabwatch.__version__, message="fabwatch %(version)s")
 @wrapper_options
 def cli(**_options: object) -> None:
-    r"""Say why a distributed PyTorch job hung.
+    """Say why a distributed PyTorch job hung.
 
     Put fabwatch in front of any launch: torchrun, srun, mpirun, accelerate, deepspeed, python or
     a script. The job runs as without it. If it hangs, slows down or dies, the evidence is frozen
@@ -77,7 +77,7 @@ def cli(**_options: object) -> None:
 
     Options stand before the launcher; each is also a variable (FABWATCH_OUT, ...) and a key of
     fabwatch.toml or of [tool.fabwatch] in pyproject.toml.
-    """
+    """  # noqa: D301 - click reads the backspace
 
 
 def main() -> None:

@@ -86,7 +86,16 @@ def launch(fault: str, after: float, home: Path) -> subprocess.Popen[bytes]:
     words += ["fabwatch.chaos.workloads.train", f"--fault={fault}", f"--culprit={CULPRIT}"]
     words += [f"--after={after:g}"]
     say(f"  fabwatch python {shlex.join(words)}")
-    wrapper = [sys.executable, "-m", "fabwatch", "--out", str(home), "--job-name", "demo", "--quiet"]
+    wrapper = [
+        sys.executable,
+        "-m",
+        "fabwatch",
+        "--out",
+        str(home),
+        "--job-name",
+        "demo",
+        "--quiet",
+    ]
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     environ.pop("FABWATCH_RUN_DIR", None)
     return subprocess.Popen(

@@ -1,0 +1,119 @@
+"""Write the generated docs, or with --check say which are stale.
+
+docs/facts.md comes from the vocabulary, docs/signatures-index.md from the library, docs/cli.md
+from the command line itself.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+# This script's folder holds fabwatch/ without its other halves; the installed package is meant.
+HERE = Path(__file__).resolve().parent
+sys.path[:] = [p for p in sys.path if Path(p).resolve() != HERE]
+
+import click  # noqa: E402
+
+from fabwatch.cli import cli  # noqa: E402
+from fabwatch.signatures.loader import load  # noqa: E402
+from fabwatch.watchdog.evidence.vocabulary import SOURCES, VOCABULARY  # noqa: E402
+
+DOCS = HERE.parent / "docs"
+NOTE = "<!-- Made by tools/docs.py; change what it is made from, then run `make docs`. -->"
+
+
+def facts() -> str:
+    """The table of facts."""
+    lines = [
+        "# Facts",
+        "",
+        NOTE,
+        "",
+        "What signatures may ask about. A fact is *yes* when it was seen, *no* when a source that "
+        "can deny it was read and did not show it, and *unknown* otherwise.",
+        "",
+        "| fact | means | shown by | denied by |",
+        "| --- | --- | --- | --- |",
+    ]
+    for name, entry in sorted(VOCABULARY.items()):
+        seen, denied = ", ".join(entry.seen_by), ", ".join(entry.denied_by)
+        lines.append(f"| `{name}` | {_cell(entry.says)} | {seen} | {denied} |")
+    lines += ["", "## Sources", "", "| source | what it is |", "| --- | --- |"]
+    lines += [f"| {name} | {_cell(text)} |" for name, text in SOURCES.items()]
+    return "\n".join(lines) + "\n"
+
+
+def signatures() -> str:
+    """The index of signatures, by layer."""
+    library = load()
+    lines = ["# Signatures", "", NOTE, "", f"{len(library)} failure modes. Format: signatures.md."]
+    layers = dict.fromkeys(s.layer for s in sorted(library.signatures.values(), key=_layer))
+    for layer in layers:
+        lines += ["", f"## {layer}", "", "| id | symptom | title | playbook | look-alikes |"]
+        lines.append("| --- | --- | --- | --- | --- |")
+        for one in library.signatures.values():
+            if one.layer != layer:
+                continue
+            alike = ", ".join(f"`{other.id}`" for other in one.confusable_with)
+            lines.append(
+                f"| `{one.id}` | {one.symptom} | {_cell(one.title)} | {one.playbook} | {alike} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def _layer(one: object) -> str:
+    return str(getattr(one, "layer", ""))
+
+
+def commands() -> str:
+    """`--help` of every command."""
+    lines = ["# The command line", "", NOTE]
+    for path, command in walk(cli, "fabwatch"):
+        context = click.Context(command, info_name=path, max_content_width=88, terminal_width=88)
+        text = command.get_help(context).replace("\b", "")
+        text = "\n".join(line.rstrip() for line in text.splitlines())
+        lines += ["", f"## `{path}`", "", "```text", text, "```"]
+    return "\n".join(lines) + "\n"
+
+
+def walk(command: click.Command, path: str) -> list[tuple[str, click.Command]]:
+    """The command and all below it, each with its words."""
+    found = [(path, command)]
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            if below is not None and not below.hidden:
+                found += walk(below, f"{path} {name}")
+    return found
+
+
+def _cell(text: str) -> str:
+    return re.sub(r"\s+", " ", text).replace("|", "\\|")
+
+
+PAGES = {"facts.md": facts, "signatures-index.md": signatures, "cli.md": commands}
+"""File in docs/ -> what makes it."""
+
+
+def main(check: bool) -> int:
+    """Write the pages, or compare; 1 when one is stale."""
+    stale = 0
+    for name, make in PAGES.items():
+        path, text = DOCS / name, make()
+        old = path.read_text(encoding="utf-8") if path.exists() else ""
+        if text == old:
+            continue
+        if check:
+            stale = 1
+            print(f"docs/{name}:1: is stale; run: make docs", file=sys.stderr)
+        else:
+            path.write_text(text, encoding="utf-8")
+            print(f"docs/{name}: written")
+    return stale
+
+
+if __name__ == "__main__":
+    raise SystemExit(main("--check" in sys.argv[1:]))
