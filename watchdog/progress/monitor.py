@@ -24,6 +24,7 @@ LEFT_S = 3.0
 PARTIAL_S = 60.0
 EARLY_BUSY_LIMIT_S = 300.0
 ENOUGH_S = 60.0
+BLIND_AFTER_S = 30.0
 DEFAULT_TIMEOUT_S = {"nccl": 600.0, "gloo": 1800.0}
 
 
@@ -80,6 +81,7 @@ class Monitor:
         self.works = Rhythm()  # the rank that has been idle for longest
         self.left: dict[int, float] = {}  # ranks that ended with code 0
         self.began: float | None = None
+        self.now = 0.0
         self.suspended = False
         self._flaps: dict[str, int] = {}
 
@@ -89,6 +91,7 @@ class Monitor:
         """Take in one look at all living ranks. ``suspended``: the user stopped the whole job."""
         if self.began is None:
             self.began = now
+        self.now = now
         alive = set()
         for one in samples:
             alive.add(one.rank)
@@ -141,10 +144,10 @@ class Monitor:
 
     def restarted(self, now: float) -> None:
         """The launcher has started new workers: what follows is a start-up again."""
-        timeout = self.timeout
         resolved = self.counts.resolved
-        self.__init__(self.stall_after)  # type: ignore[misc]
-        self.timeout, self.counts.resolved, self.began = timeout, resolved, now
+        self.ranks, self.left, self._flaps = {}, {}, {}
+        self.counts, self.works = Rhythm(resolved=resolved), Rhythm()
+        self.began = self.now = now
 
     # -------------------------------------------------------------- asking
 
@@ -153,19 +156,34 @@ class Monitor:
         """start, first-step, steady or teardown; what a rank does inside is seen by capture."""
         if self.left or any(t.exiting for t in self.ranks.values()):
             return "teardown"
-        if self.counts.moves == 0:
-            return "start" if not self._blind or not self.works.known else "steady"
+        if self._blind:
+            return "start" if self._starting or not self.works.known else "steady"
         return "steady" if self.counts.known else "first-step"
 
     @property
     def _blind(self) -> bool:
-        """Whether no rank has a page with counters (no probe, or a job of send and receive)."""
-        return self.counts.moves == 0
+        """Whether counters say nothing: no probe, or a job of nothing but send and receive."""
+        if self.counts.last is None:
+            return True
+        quiet = self.now - self.counts.last > BLIND_AFTER_S
+        return (
+            quiet
+            and not self.counts.known
+            and self.works.known
+            and not any(track.pending for track in self.ranks.values())
+        )
+
+    @property
+    def _starting(self) -> bool:
+        """Whether the ranks have no group yet, or too little of the job was seen to judge it."""
+        paged = any(track.sample.page is not None for track in self.ranks.values())
+        young = self.began is None or self.now - self.began < BLIND_AFTER_S
+        return self.counts.last is None and (paged or young)
 
     @property
     def last_progress(self) -> float:
         """When the job was last seen to move."""
-        if self.counts.last is not None:
+        if self.counts.last is not None and not self._blind:
             return self.counts.last
         if self.works.last is not None:
             return self.works.last
@@ -292,6 +310,8 @@ class Monitor:
         idle_limit = given if given is not None else self.works.threshold(now, self.timeout)
         idle = max((t.idle_for(now) for t in self.ranks.values()), default=0.0)
         if self._blind:
+            if given is None and self._starting:
+                idle_limit = max(idle_limit, UNKNOWN_S)
             if idle < idle_limit or (given is None and not self.works.known and self._busy(now)):
                 return None
             return self._found(now, "stall", "idle", f"a rank has done nothing for {idle:.1f} s")

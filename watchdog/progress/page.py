@@ -27,7 +27,8 @@ class Page:
     ``age_s`` counts seconds from the rank's last tick to the moment of reading; ``stale`` is True
     when that is more than three ticks: no Python thread could run there (GIL held, stopped,
     frozen), or its storage hangs. ``initialised`` is False before the default group exists and
-    after it was destroyed: until it was True once, ``rank`` is only what the environment claims.
+    after it was destroyed; while ``proved`` is False, ``rank`` is only what the environment claims
+    (a launcher may have inherited a RANK).
     ``payload`` is the JSON as written, with ``ranks`` of long groups filled in.
     """
 
@@ -45,6 +46,7 @@ class Page:
     torch_version: str = ""
     python_version: str = ""
     initialised: bool = False
+    proved: bool = False
     exiting: bool = False
     main_alive: bool = True
     server: str = ""
@@ -184,6 +186,7 @@ def decode(raw: pageformat.Raw, path: str, now_ns: int | None = None) -> Page | 
         torch_version=_text(payload.get("torch")),
         python_version=_text(payload.get("python")),
         initialised=payload.get("initialised") is True,
+        proved=payload.get("rank_from") == "group",
         exiting=payload.get("exiting") is True,
         main_alive=payload.get("main_alive") is not False,
         server=_text(payload.get("server")),

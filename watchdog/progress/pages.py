@@ -79,9 +79,10 @@ def view_of(pid: int, mono_ns: int, payload: Mapping[str, Any]) -> PageView:
                 counters.append((str(key), enqueued, started, completed))
     groups = payload.get("groups")
     tick = payload.get("tick_s")
+    rank = _int(payload.get("rank"))
     return PageView(
         pid=pid,
-        rank=_int(payload.get("rank")),
+        rank=None if rank is None or rank < 0 else rank,
         world_size=_int(payload.get("world_size")),
         local_rank=_int(payload.get("local_rank")),
         attempt=_int(payload.get("attempt")),
@@ -101,7 +102,7 @@ class Pages:
     def __init__(self, folder: Path) -> None:
         """``folder``: <run>/live; it may not exist yet."""
         self.folder = folder
-        self._seen: dict[int, tuple[tuple[int, int], PageView | None]] = {}
+        self._seen: dict[int, tuple[tuple[int, int, int], PageView]] = {}
         self._listed: tuple[int, ...] = ()
         self._stamp = 0
         self._listed_at = 0.0
@@ -137,15 +138,18 @@ class Pages:
         if known is not None and known[0] == mark:
             return known[1]
         page = read_page(path)
-        if page is None:
-            return known[1] if known is not None else None
-        view = view_of(pid, page.mono_ns, page.payload)
+        if page is None:  # broken, or half-written by a rank that was stopped in the middle
+            if known is None:
+                return None
+            self._seen[pid] = (mark, known[1])
+            return known[1]
+        view = view_of(pid, mark[2], page.payload)
         self._seen[pid] = (mark, view)
         return view
 
     @staticmethod
-    def _peek(path: Path) -> tuple[int, int] | None:
-        """(sequence, tick) of the header."""
+    def _peek(path: Path) -> tuple[int, int, int] | None:
+        """(sequence, tick, monotonic ns) of the header."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
         except OSError:
@@ -158,5 +162,5 @@ class Pages:
             os.close(fd)
         if len(raw) < _HEADER.size:
             return None
-        magic, sequence, _, _, _, tick = _HEADER.unpack(raw)
-        return (sequence, tick) if magic == _MAGIC else None
+        magic, sequence, _, mono_ns, _, tick = _HEADER.unpack(raw)
+        return (sequence, tick, mono_ns) if magic == _MAGIC else None

@@ -1,0 +1,510 @@
+"""The agent: wait for whatever comes first, and let the right part deal with it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import socket
+import stat
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from fabwatch.watchdog.agent import manifest
+from fabwatch.watchdog.agent.capturing import Captures
+from fabwatch.watchdog.agent.channel import Channel, ControlSocket
+from fabwatch.watchdog.agent.desk import Desk
+from fabwatch.watchdog.agent.exits import ExitLine
+from fabwatch.watchdog.agent.files import read_json
+from fabwatch.watchdog.agent.hold import Holder
+from fabwatch.watchdog.agent.incident import Incident
+from fabwatch.watchdog.agent.tasks import Tasks
+from fabwatch.watchdog.agent.watch import Watch
+from fabwatch.watchdog.progress.monitor import summary
+
+TICK_S = 0.5
+_TOGETHER_S = 0.06
+"""Ranks that get SIGTERM within this time were ended by one hand: the user's or the scheduler's."""
+_DRAIN_S = 0.5
+_FINAL_MARGIN_S = 0.7
+_ALONE_GRACE_S = 30.0
+_KILL_AFTER_S = 45.0
+
+
+class Options:
+    """What the launch asked of the agent, from launch.json."""
+
+    def __init__(self, launch: dict[str, Any], run_dir: Path) -> None:
+        given = launch.get("options")
+        options: dict[str, Any] = given if isinstance(given, dict) else {}
+        self.job = str(launch.get("job") or run_dir.name)
+        self.run_id = str(launch.get("run_id") or run_dir.name)
+        self.sockets = str(launch.get("sockets") or os.environ.get("FABWATCH_SOCKETS", ""))
+        self.stub_pid = launch.get("stub_pid") if isinstance(launch.get("stub_pid"), int) else None
+        self.stall_after = _seconds(options.get("stall_after"))
+        self.grace = _seconds(options.get("grace"), 10.0) or 0.0
+        self.kill = options.get("on_stall") == "kill"
+        self.signatures = options.get("signatures") or None
+        self.notify: str | None = None  # comes over the line: launch.json holds it masked
+
+
+def _seconds(value: object, default: float | None = None) -> float | None:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e9:
+        return float(value)
+    return default
+
+
+class Agent:
+    """One run. :meth:`run` returns when the job and everything about it is over."""
+
+    def __init__(self, run_dir: Path, line: socket.socket, holder: Holder | None, log: Any) -> None:
+        self.run_dir = run_dir
+        self.log = log
+        self.options = Options(read_json(run_dir / "launch.json"), run_dir)
+        self.started = manifest.clocks()
+        self.stub = Channel(line)
+        self.holder = holder
+        self.tasks = Tasks()
+        self.captures = Captures(self.tasks)
+        self.watch = Watch(
+            run_dir, self.options.run_id, self.options.sockets, self.options.stall_after
+        )
+        if holder is not None:
+            self.watch.finder.skip.add(holder.pid)
+        self.desk = Desk(run_dir, self.watch, self.tasks, self.captures, holder, log, self._say)
+        self.desk.color = _colourful(self.options.stub_pid)
+        self.desk.signatures = self.options.signatures
+        self.desk.on_diagnosed = self._diagnosed
+        self.control: ControlSocket | None = None
+        self.clients: list[Channel] = []
+        self.ending = False  # the job is over; the final flow runs
+        self.finished = False
+        self.stopping = False  # the user or the scheduler ended the job
+        self.outcome: dict[str, Any] | None = None
+        self._terms: tuple[float, list[ExitLine]] | None = None
+        self._manifest_due = True
+        self._manifest_at = 0.0
+        self._next_tick = 0.0
+        self._ended_at: float | None = None
+        self._final_until = 0.0
+        self._kill_at: float | None = None
+        self._killed = False
+        self._attempt = 0
+        self._warm_at: float | None = None
+        self._interrupted = False
+
+    # -------------------------------------------------------------- the loop
+
+    def run(self) -> None:
+        """Watch until the end."""
+        self._listen()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._interrupt)
+        try:
+            while not self.finished and not self._interrupted:
+                self._turn()
+        finally:
+            self._close()
+
+    def _interrupt(self, _number: int, _frame: object) -> None:
+        self._interrupted = True
+
+    def _listen(self) -> None:
+        if not self.options.sockets:
+            return
+        try:
+            self.control = ControlSocket(Path(self.options.sockets) / "agent.sock")
+        except OSError as err:
+            self.log.error("no-control-socket", error=str(err))
+
+    def _turn(self) -> None:
+        now = time.monotonic()
+        poll = select.poll()
+        sources = self._sources(poll)
+        wake = min(
+            t
+            for t in (
+                self._next_tick,
+                self.tasks.next_deadline() or now + 10,
+                self._terms[0] if self._terms else now + 10,
+                self.watch.next_scan if self.watch.root is not None else now + 10,
+            )
+        )
+        ready = poll.poll(max(0.0, min(wake - now, 1.0)) * 1000)
+        now = time.monotonic()
+        ended = [fd for fd, _ in ready if fd in self.watch.exits.watched]
+        if ended:
+            self._ended(ended, now)
+        for fd, event in ready:
+            if fd in self.tasks.running:
+                self.tasks.ended(fd)
+            elif fd in sources:
+                self._serve(sources[fd], event, now)
+        self.tasks.expire(now)
+        if self._terms is not None and now >= self._terms[0]:
+            self._together(now)
+        if self.watch.root is not None and now >= self.watch.next_scan and not self.ending:
+            self._scan(now)
+        if now >= self._next_tick:
+            self._next_tick = now + TICK_S
+            self._tick(now)
+
+    def _sources(self, poll: select.poll) -> dict[int, Any]:
+        found: dict[int, Any] = {}
+        for fd in (*self.watch.exits.watched, *self.tasks.running):
+            poll.register(fd, select.POLLIN)
+        holders = [self.holder] if self.holder is not None else []
+        controls = [self.control] if self.control is not None else []
+        channels = [c for c in (self.stub, *self.clients) if c.open]
+        for one in (*holders, *controls, *channels):
+            writes = isinstance(one, Channel) and one.waiting
+            poll.register(one.fileno(), select.POLLIN | (select.POLLOUT if writes else 0))
+            found[one.fileno()] = one
+        return found
+
+    def _serve(self, one: Any, event: int, now: float) -> None:
+        if isinstance(one, Holder):
+            self.desk.hold_answered()
+            if event & (select.POLLHUP | select.POLLERR):
+                self._new_holder()
+        elif isinstance(one, ControlSocket):
+            client = one.accept()
+            if client is not None and len(self.clients) < 16:
+                self.clients.append(client)
+            elif client is not None:
+                client.close()
+        elif isinstance(one, Channel):
+            if event & select.POLLOUT:
+                one.flush()
+            if event & (select.POLLIN | select.POLLHUP | select.POLLERR):
+                for message in one.receive():
+                    if one is self.stub:
+                        self._from_stub(message, now)
+                    else:
+                        self._from_client(one, message, now)
+            self.clients = [c for c in self.clients if c.open]
+
+    def _new_holder(self) -> None:
+        """The process that holds is gone: what it held goes on; get another."""
+        old, self.holder = self.holder, None
+        if old is not None:
+            old.close()
+        try:
+            self.holder = Holder()
+            self.watch.finder.skip.add(self.holder.pid)
+        except OSError as err:
+            self.log.error("no-holder", error=str(err))
+        self.desk.holder = self.holder
+
+    # -------------------------------------------------------------- messages
+
+    def _from_stub(self, message: dict[str, Any], now: float) -> None:
+        pid = message.get("job_pid")
+        if isinstance(pid, int) and pid > 1:
+            self.watch.begin(pid, now)
+            self.log.info("job", pid=pid)
+        options = message.get("options")
+        if isinstance(options, dict) and isinstance(options.get("notify"), str):
+            self.options.notify = options["notify"]
+        ended = message.get("job_ended")
+        if isinstance(ended, dict):
+            self.outcome = ended
+            self.log.info("job-ended", **{k: v for k, v in ended.items() if k != "event"})
+
+    def _from_client(self, client: Channel, message: dict[str, Any], now: float) -> None:
+        what = message.get("do")
+        if what == "status":
+            client.send(self._status(now))
+        elif what == "capture":
+            incident = self.desk.requested(now)
+            if incident is None:
+                client.send({"ok": False, "error": "no incident directory can be made"})
+            else:
+
+                def answer(done: Incident) -> None:
+                    client.send({"ok": True, "incident": str(done.folder)})
+
+                if incident.captured is not None and not self.desk.busy:
+                    answer(incident)
+                else:
+                    self.desk.waiters.append(answer)
+        else:
+            client.send({"ok": False, "error": f"do must be capture or status, not {what!r}"})
+
+    def _status(self, now: float) -> dict[str, Any]:
+        monitor = self.watch.monitor
+        current = self.desk.current
+        return {
+            "ok": True,
+            "job": self.options.job,
+            "run_dir": str(self.run_dir),
+            "world_size": self.watch.world_size,
+            "ranks": summary(monitor.ranks, now),
+            "phase": monitor.phase,
+            "waited_s": round(monitor.waited(now), 2) if monitor.ranks else 0.0,
+            "longest_wait_s": round(monitor.longest_wait, 2),
+            "attempt": self.watch.attempt,
+            "incident": str(current.folder) if current is not None and current.open else None,
+        }
+
+    def _say(self, text: str) -> None:
+        self.log.info("say", text=text)
+        self.stub.send({"say": text})
+
+    # -------------------------------------------------------------- ranks
+
+    def _scan(self, now: float, *, deep: bool = False) -> None:
+        had = bool(self.watch.ranks)
+        new, gone = self.watch.scan(now, deep=deep)
+        for fd in gone:
+            self.watch.exits.forget(fd)
+        if new or gone:
+            self._manifest_due = True
+            ranks = self.watch.ranks.values()
+            self.log.info("ranks", ranks=sorted((r.rank, r.pid, r.attempt, r.how) for r in ranks))
+        if self.watch.ranks and not had:
+            self._warm_at = now + 0.5
+        if self.watch.attempt > self._attempt:
+            self._attempt = self.watch.attempt
+            self.desk.restarted()
+
+    def _ended(self, fds: list[int], now: float) -> None:
+        """Some ranks have ended: the first thing is to keep the others from being ended."""
+        lines = self.watch.take_exits(fds, now)
+        for line in lines:
+            if line.abnormal and not line.ours and not self.ending:
+                self._failed(line, now)
+        clean = [line for line in lines if line.clean]
+        if clean and self.watch.ranks and not self.ending:
+            others_run_on = self.watch.has_pages() and not self.watch.others_exiting()
+            if others_run_on and self._terms is None:
+                self.desk.left(clean[0], now)
+        for line in lines:
+            self.log.info(
+                "exit", rank=line.rank, pid=line.pid, code=line.code, signal=line.signal,
+                order=line.order, ours=line.ours, how=line.how, oom_killed=line.oom_killed,
+            )  # fmt: skip
+            if line.code is None and line.signal is None and self.watch.ranks and not self.ending:
+                self._failed(line, now)
+
+    def _failed(self, line: ExitLine, now: float) -> None:
+        if line.signal == signal.SIGINT or self.stopping:
+            self.stopping = True
+            return
+        if line.signal == signal.SIGTERM:
+            if self._terms is None:
+                self._terms = (now + _TOGETHER_S, [])
+                self.desk.hold()
+            self._terms[1].append(line)
+            return
+        self._terms = None
+        self.desk.failed(line, now)
+
+    def _together(self, now: float) -> None:
+        """Decide whether a SIGTERM hit one rank, or ended the job as a whole."""
+        if self._terms is None:
+            return
+        lines, self._terms = self._terms[1], None
+        hit = {
+            one.rank
+            for one in self.watch.exits.ended
+            if one.signal == signal.SIGTERM and one.attempt == self.watch.attempt
+        }
+        alone = len(hit) == 1 and len(self.watch.ranks) > 0
+        if alone and self.watch.root_lives():
+            self.desk.failed(lines[0], now)
+        else:
+            self.stopping = True
+            self.desk.release()
+
+    # -------------------------------------------------------------- time passes
+
+    def _tick(self, now: float) -> None:
+        if self._warm_at is not None and now >= self._warm_at and not self.ending:
+            with contextlib.suppress(OSError):
+                self.captures.warm_up()
+            self._warm_at = now + 2.0
+        if not self.ending:
+            self.watch.observe(now)
+            found = None if self._terms else self.watch.monitor.judge(now)
+            if found is not None:
+                self.desk.stalled(found, now)
+        self.desk.tick(now)
+        if self._manifest_due or now - self._manifest_at > 60:
+            self._write_manifest(now)
+        self._maybe_kill(now)
+        self._maybe_end(now)
+
+    def _write_manifest(self, now: float) -> None:
+        self._manifest_at, self._manifest_due = now, False
+        try:
+            manifest.write(
+                self.run_dir, manifest.manifest(self.watch, self.options.job, self.started)
+            )
+        except OSError as err:
+            self.log.error("manifest-not-written", error=str(err))
+
+    def _diagnosed(self, incident: Incident) -> None:
+        """A failure was found for the first time in this incident."""
+        if self.options.notify:
+            with contextlib.suppress(OSError):
+                self.tasks.start(
+                    "notify", ["/bin/sh", "-c", self.options.notify], 30.0,
+                    extra={"FABWATCH_INCIDENT": str(incident.folder)},
+                )  # fmt: skip
+        if self.options.kill and incident.trigger != "request":
+            self._kill_at = time.monotonic() + self.options.grace
+
+    def _maybe_kill(self, now: float) -> None:
+        """--on-stall kill: end the launcher, and nothing but the launcher."""
+        incident = self.desk.current
+        if self._kill_at is None or now < self._kill_at or self.watch.root is None:
+            return
+        if incident is None or incident.resolved or not self.watch.root_lives():
+            self._kill_at = None
+            return
+        number = signal.SIGKILL if self._killed else signal.SIGTERM
+        try:
+            fd = os.pidfd_open(self.watch.root)
+            try:
+                if self.watch.root_lives():
+                    signal.pidfd_send_signal(fd, number)
+                    self._say(f"--on-stall kill: sent {number.name} to pid {self.watch.root}")
+            finally:
+                os.close(fd)
+        except OSError as err:
+            self.log.error("kill-failed", error=str(err))
+        self._kill_at = None if self._killed else now + _KILL_AFTER_S
+        self._killed = True
+
+    # -------------------------------------------------------------- the end
+
+    def _maybe_end(self, now: float) -> None:
+        if self.ending:
+            if not self.desk.busy or now > self._final_until:
+                self._finish()
+            return
+        over = self.outcome is not None
+        if not over and not self.stub.open:
+            # The stub is gone. The job may run on without it, or may never have begun.
+            over = not self.watch.root_lives() and not self.watch.living()
+        if not over:
+            self._ended_at = None
+            return
+        if self._ended_at is None:
+            self._ended_at = now
+            self.watch.exits.launcher_ended()
+            self._next_tick = now + 0.05
+        if self.watch.ranks and now - self._ended_at < _DRAIN_S:
+            self._next_tick = now + 0.05
+            return
+        self._begin_end(now)
+
+    def _begin_end(self, now: float) -> None:
+        if self.watch.ranks:
+            left = ", ".join(f"{r.rank} (pid {r.pid})" for r in self.watch.ranks.values())
+            self._say(f"the launcher has ended, but these ranks run on: {left}")
+        elif self._still_runs() and not self.stub.open:
+            return
+        self.ending = True
+        grace = self.options.grace if self.stub.open else _ALONE_GRACE_S
+        self._final_until = (self._ended_at or now) + max(grace - _FINAL_MARGIN_S, 0.5)
+        healthy = self._healthy()
+        if not healthy and not self.stopping and self._nothing_said() and self.watch.seen:
+            self._late_incident(now)
+        self._write_manifest(now)
+        self.desk.start_final(healthy, self._final_until)
+
+    def _still_runs(self) -> bool:
+        return bool(self.watch.living())
+
+    def _healthy(self) -> bool:
+        """Whether the job ended well, as far as exit codes tell."""
+        if self.outcome is not None and (self.outcome.get("code") or self.outcome.get("signal")):
+            return False
+        return not any(
+            line.abnormal and line.attempt == self.watch.attempt for line in self.watch.exits.ended
+        )
+
+    def _nothing_said(self) -> bool:
+        """Whether no incident tells of this failure."""
+        return not any(incident.open for incident in self.desk.all)
+
+    def _late_incident(self, now: float) -> None:
+        """The job failed and no rank was seen to: whatever there is, is kept now."""
+        lines = [x for x in self.watch.exits.ended if x.abnormal]
+        if lines:
+            self.desk.failed(lines[0], now)
+        elif self.outcome is not None:
+            code, number = self.outcome.get("code"), self.outcome.get("signal")
+            what = f"signal {number}" if number else f"code {code}"
+            self.desk.job_failed(f"the launcher ended with {what}", now)
+
+    def _finish(self) -> None:
+        incident = self.desk.current
+        if incident is not None and incident in self.desk.all and incident.open:
+            verdict = incident.verdict
+            same = (
+                incident.said is not None
+                and verdict is not None
+                and (incident.said.signature, incident.said.ranks)
+                == (verdict.signature, verdict.ranks)
+            )
+            if same and verdict is not None:
+                self._say(f"as said before: {verdict.title or verdict.signature}")
+            elif incident.screen:
+                self._say(incident.screen)
+            self._say(f"evidence: {incident.folder}")
+        self._send_done()
+        self.finished = True
+
+    def _send_done(self) -> None:
+        self.stub.send({"done": True})
+        until = time.monotonic() + 0.5
+        while self.stub.waiting and time.monotonic() < until:
+            self.stub.flush()
+            time.sleep(0.005)
+
+    def _close(self) -> None:
+        """Leave nothing behind: no process, no socket."""
+        self.captures.close()
+        self.tasks.end_all()
+        if self.holder is not None:
+            self.holder.close()
+        if self.control is not None:
+            self.control.close()
+        for client in self.clients:
+            client.close()
+        self.watch.close()
+        if not self.watch.ranks:
+            _remove_sockets(self.options.sockets)
+        self.log.info("end")
+        self.stub.close()
+
+
+def _remove_sockets(path: str) -> None:
+    """Remove the directory of sockets, if it is a private one of ours."""
+    if not path or not Path(path).name.startswith("fabwatch-"):
+        return
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return
+    private = stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077
+    if private and found.st_uid == os.geteuid() and Path(path) != Path(tempfile.gettempdir()):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _colourful(stub: int | None) -> bool:
+    """Whether the stub's stderr is a terminal that wants colours."""
+    if stub is None or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    try:
+        target = os.readlink(f"/proc/{stub}/fd/2")  # noqa: PTH115 - a magic link
+    except OSError:
+        return False
+    return target.startswith(("/dev/pts/", "/dev/tty", "/dev/console"))
