@@ -1,0 +1,194 @@
+"""Decides who is to blame, and whether the fabric is: culprits, convicted, acquitted, undecided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fabwatch.signatures.analysis import model as kinds
+from fabwatch.signatures.asking import ranks_text
+from fabwatch.signatures.matching import Match, above
+from fabwatch.signatures.model import Grade
+from fabwatch.signatures.situation import Situation
+from fabwatch.signatures.verdict import Culprits, Fabric, HangRoot, Outcome
+from fabwatch.watchdog.evidence.known import Known
+
+BLAMING = frozenset(
+    {
+        kinds.HOST_STALL,
+        kinds.STOPPED,
+        kinds.DEAD,
+        kinds.LEFT,
+        kinds.ABSENT,
+        kinds.CALL_SITES,
+        kinds.DEADLOCK,
+        kinds.P2P_CYCLE,
+        kinds.P2P_UNMATCHED,
+        kinds.UNEVEN,
+        kinds.COMPLETION_LAG,
+        kinds.GPU_STALLED,
+        *kinds.MISMATCHES,
+    }
+)
+"""Kinds of roots whose ranks are culprits by themselves, whatever the cause turns out to be."""
+
+LINKS = frozenset({"link.down", "link.silent", "link.errors", "link.limited"})
+"""Positive evidence about a link: without one of these the fabric is never convicted."""
+
+HOST_SIDE = frozenset(
+    {
+        "process.stopped",
+        "process.exited",
+        "process.killed",
+        "process.left",
+        "process.oom-killed",
+        "process.segfaulted",
+        "process.aborted",
+        "process.terminated",
+        "gil.held",
+        "exception.raised",
+        "dataloader-worker.killed",
+        "dataloader-worker.failed",
+        "cuda.out-of-memory",
+        "cuda.sticky-error",
+        "memory.host-exhausted",
+        "shm.exhausted",
+        "disk.full",
+        "storage.stalled",
+        "store.port-taken",
+        "interface.none-matched",
+        "gpu.duplicated",
+        "inputs.exhausted",
+        "collective.type-mismatched",
+        "collective.size-mismatched",
+        "collective.dtype-mismatched",
+        "collective.root-mismatched",
+        "collective.call-sites-differ",
+        "collective.deadlocked",
+        "p2p.deadlocked",
+        "p2p.unmatched",
+        "gpu.kernel-running",
+        "gpu.xid",
+        "wait.all-idle-same-stack",
+        "stack.in-dataloader",
+        "stack.in-checkpoint",
+        "stack.in-evaluation",
+        "stack.in-compile",
+        "stack.in-sleep",
+        "stack.in-io",
+        "stack.in-lock",
+        "stack.in-teardown",
+        "stack.in-user-code",
+    }
+)
+"""Facts that put the cause on a host, a device or in the program: they acquit the fabric."""
+
+
+def causes(it: Situation) -> list[Match]:
+    """The matches that stand on their own: the best one, and others that it does not explain.
+
+    A further cause must be confirmed, name ranks of its own, and be neither a consequence nor a
+    general form of another standing match at the same ranks.
+    """
+    standing = it.standing
+    if not standing:
+        return []
+    out = [standing[0]]
+    for one in standing[1:]:
+        taken = {rank for other in out for rank in other.where.ranks}
+        mine = set(one.where.ranks)
+        if one.grade is not Grade.CONFIRMED or not mine or mine & taken:
+            continue
+        rivals = {other.id: other for other in standing if other is not one}
+        better = [rivals[name] for name in above(one, rivals, it.library)]
+        if any(one.id in r.signature.explains or mine & set(r.where.ranks) for r in better):
+            continue
+        if any(other.id in one.signature.explains for other in out):
+            continue
+        out.append(one)
+    return out
+
+
+def culprits_of(it: Situation, outcome: Outcome, found: list[Match]) -> Culprits:
+    """Who is to blame. ``found`` are the causes of a diagnosis."""
+    if outcome not in ("diagnosed", "cannot-tell"):
+        return Culprits()
+    blaming = [root for root in it.roots if root.kind in BLAMING]
+    if outcome == "cannot-tell":
+        return _culprits(it, (rank for root in blaming for rank in root.ranks))
+    ranks: set[int] = set()
+    hosts: set[str] = set()
+    devices: set[str] = set()
+    links: set[str] = set()
+    for one in found:
+        blames = one.signature.blames
+        ranks |= set(one.where.ranks) if "ranks" in blames else set()
+        hosts |= set(one.where.hosts) if "hosts" in blames else set()
+        devices |= set(one.where.devices) if "devices" in blames else set()
+        links |= set(one.where.links) if "links" in blames else set()
+    lost = "ranks" in found[0].signature.blames and not (ranks or hosts or devices or links)
+    if lost and len(blaming) == 1:
+        ranks |= set(blaming[0].ranks)
+    return _culprits(it, ranks, hosts, devices, links)
+
+
+def _culprits(
+    it: Situation,
+    ranks: Iterable[int],
+    hosts: Iterable[str] = (),
+    devices: Iterable[str] = (),
+    links: Iterable[str] = (),
+) -> Culprits:
+    who = sorted(set(ranks))
+    where = {it.hosts[rank] for rank in who if it.hosts.get(rank)} | set(hosts)
+    return Culprits(
+        ranks=tuple(who),
+        hosts=tuple(sorted(where)),
+        devices=tuple(sorted(set(devices))),
+        links=tuple(sorted(set(links))),
+    )
+
+
+def fabric_of(
+    it: Situation, outcome: Outcome, found: list[Match]
+) -> tuple[Fabric, tuple[str, ...]]:
+    """Whether the fabric is to blame, with the reasons.
+
+    Convicted only on positive evidence of a link; acquitted when the cause is seen on a host, a
+    device or in the program; else undecided.
+    """
+    if outcome == "healthy":
+        return "acquitted", ("nothing is wrong",)
+    links = it.any_yes(LINKS)
+    guilty = [one for one in found if one.signature.layer == "fabric" and _held(one) & LINKS]
+    if guilty:
+        return "convicted", tuple(
+            f"{one.id}: {', '.join(sorted(_held(one) & LINKS))}" for one in guilty
+        )
+    innocent = [
+        f"{one.id}: {', '.join(sorted(_held(one) & HOST_SIDE))}"
+        for one in found
+        if _held(one) & HOST_SIDE
+    ]
+    if not found:
+        innocent = [text for root in it.roots if (text := _host_side(it, root))]
+        if len(innocent) < len(it.roots):
+            innocent = []
+    if links and (innocent or found):
+        return "undecided", tuple([*innocent, f"but there is {', '.join(links)}"])
+    if innocent:
+        return "acquitted", tuple(innocent)
+    return "undecided", ("no evidence tells a link from a host or a device",)
+
+
+def _held(one: Match) -> set[str]:
+    return {point.clue.fact for point in one.points if point.known is Known.YES}
+
+
+def _host_side(it: Situation, root: HangRoot) -> str:
+    """Why a root of the wait-for graph is on the host's side, or "" if that is not known."""
+    if root.kind not in BLAMING or not root.ranks:
+        return ""
+    for fact in it.facts:
+        if fact.name in HOST_SIDE and set(root.ranks) & set(fact.where.ranks):
+            return f"{ranks_text(root.ranks)}: {fact.name}"
+    return ""

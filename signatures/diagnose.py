@@ -1,0 +1,85 @@
+"""Diagnoses what was read: analyse across ranks, match the library, conclude.
+
+``diagnose(read(paths), load())`` is all that a command needs.
+"""
+
+from __future__ import annotations
+
+from fabwatch.signatures.analysis import analyse
+from fabwatch.signatures.conclude import conclude
+from fabwatch.signatures.loader import load
+from fabwatch.signatures.model import Library
+from fabwatch.signatures.verdict import Timing, Verdict
+from fabwatch.watchdog.evidence.ledger import Ledger
+from fabwatch.watchdog.evidence.observations import Stall
+from fabwatch.watchdog.evidence.reading import Reading
+
+
+def diagnose(reading: Reading, library: Library | None = None) -> Verdict:
+    """The verdict on everything in ``reading``, by ``library`` (default: the built-in one).
+
+    Never raises for what the evidence holds; LibraryError if the built-in library is broken.
+    """
+    stall = current_stall(reading)
+    return conclude(
+        analyse(reading),
+        load() if library is None else library,
+        stall=stall,
+        versions=versions_of(reading),
+        ledger=reading.ledger,
+        notes=tuple(str(problem) for problem in reading.problems),
+        ranks=ranks_of(reading),
+        timing=timing_of(stall, reading.ledger),
+    )
+
+
+def current_stall(reading: Reading) -> Stall | None:
+    """What the watch saw last; an unresolved incident counts before a resolved one."""
+    return max(
+        reading.stalls,
+        key=lambda one: (not one.resolved, one.detected or 0.0),
+        default=None,
+    )
+
+
+def versions_of(reading: Reading) -> dict[str, str]:
+    """``nccl``, ``torch``, ``arch`` as far as the evidence says what was really loaded."""
+    out: dict[str, str] = {}
+    for shape in reading.shapes:
+        for name, version in shape.versions:
+            out.setdefault(name.lower(), version)
+    for report in reading.ras:
+        if report.nccl_version:
+            out.setdefault("nccl", report.nccl_version)
+    for trace in reading.traces:
+        if trace.comm_lib_version and trace.backend == "nccl":
+            out.setdefault("nccl", trace.comm_lib_version)
+    for page in reading.pages:
+        if page.torch_version:
+            out.setdefault("torch", page.torch_version)
+    return out
+
+
+def ranks_of(reading: Reading) -> tuple[tuple[int, str, int], ...]:
+    """(rank, host, pid) of every rank that a manifest or log names, the last word counting."""
+    out: dict[int, tuple[int, str, int]] = {}
+    for shape in reading.shapes:
+        for rank, host, pid in shape.ranks:
+            out[rank] = (rank, host, pid)
+    return tuple(out[rank] for rank in sorted(out))
+
+
+def timing_of(stall: Stall | None, ledger: Ledger) -> Timing:
+    """How long detection and the first capture took, in seconds."""
+    if stall is None or stall.detected is None:
+        return Timing()
+    ends = [line.started + line.took for line in ledger if line.started and line.snapshot == 1]
+    first = [end for end in ends if end >= stall.detected]
+    return Timing(
+        last_progress_to_detect_s=_seconds(stall.last_progress, stall.detected),
+        detect_to_captured_s=_seconds(stall.detected, max(first)) if first else None,
+    )
+
+
+def _seconds(start: float | None, end: float) -> float | None:
+    return None if start is None else round(end - start, 3)

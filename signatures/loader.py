@@ -1,0 +1,302 @@
+"""Reads the library: strict YAML files to signatures, with located errors, all at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+
+from fabwatch.signatures import model
+from fabwatch.signatures.model import (
+    Case,
+    Clue,
+    Confusable,
+    Grade,
+    Library,
+    Mitigation,
+    Signature,
+)
+from fabwatch.signatures.strict_yaml import Problems, Reader, Tree, parse, scalar
+from fabwatch.signatures.versions import bad_range
+from fabwatch.watchdog.evidence.facts import Fact, Where
+from fabwatch.watchdog.evidence.vocabulary import VOCABULARY
+
+HOME = Path(__file__).parent / "library"
+"""The signatures that come with fabwatch."""
+
+_ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_PLACES = ("ranks", "hosts", "devices", "links")
+
+
+class LibraryError(ValueError):
+    """The library has errors; ``problems`` holds one ``file:line: text`` for each of them."""
+
+    def __init__(self, problems: list[str]) -> None:
+        self.problems = problems
+        super().__init__("\n".join(problems))
+
+
+def load(*folders: str | Path, builtin: bool = True) -> Library:
+    """All signatures of the built-in library and of ``folders`` (searched for ``*.yaml``).
+
+    A file of a later folder may replace a built-in signature by using its id. Raises LibraryError
+    with every located problem of every file, or OSError for a folder that cannot be listed.
+    """
+    if builtin and not folders:
+        return _builtin()
+    found: dict[str, Signature] = dict(_builtin().signatures) if builtin else {}
+    mine, problems = read_folders(folders)
+    found.update(mine)
+    problems += check_links(found)
+    if problems:
+        raise LibraryError(problems)
+    return Library(dict(sorted(found.items())))
+
+
+@lru_cache(maxsize=1)
+def _builtin() -> Library:
+    found, problems = read_folders([HOME])
+    problems += check_links(found)
+    if problems:
+        raise LibraryError(problems)
+    return Library(dict(sorted(found.items())))
+
+
+def read_folders(folders: Iterable[str | Path]) -> tuple[dict[str, Signature], list[str]]:
+    """Signatures by id, and all problems; an id used twice among ``folders`` is a problem."""
+    found: dict[str, Signature] = {}
+    problems: list[str] = []
+    for path in _files(folders, problems):
+        signature, bad = read(path)
+        problems += bad
+        if signature is None:
+            continue
+        if signature.id in found:
+            first = found[signature.id].path
+            problems.append(f"{path}:1: the id {signature.id!r} is taken by {first}")
+        else:
+            found[signature.id] = signature
+    return found, problems
+
+
+def _files(folders: Iterable[str | Path], problems: list[str]) -> Iterator[Path]:
+    for folder in map(Path, folders):
+        if not folder.is_dir():
+            problems.append(f"{folder}:0: no such folder of signatures")
+            continue
+        yield from sorted(p for p in folder.rglob("*.y*ml") if p.suffix in (".yaml", ".yml"))
+
+
+def read(path: Path) -> tuple[Signature | None, list[str]]:
+    """The signature in ``path`` and the problems found; None if there are any."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as err:
+        return None, [f"{path}:0: cannot be read: {err}"]
+    return read_text(text, str(path))
+
+
+def read_text(text: str, path: str) -> tuple[Signature | None, list[str]]:
+    """The signature in ``text``; ``path`` is what problems print."""
+    problems = Problems(path)
+    tree = parse(text, problems)
+    if tree is None:
+        return None, problems.found
+    signature = _signature(Reader(tree, problems, "a signature"), path)
+    return (None, problems.found) if problems.found else (signature, [])
+
+
+def _signature(top: Reader, path: str) -> Signature:
+    schema = top.text("schema", required=True)
+    if schema and schema != "1":
+        top.complain(f"schema {schema!r} is not known; this reads schema 1")
+    name = top.text("id", required=True)
+    if name and not _ID.fullmatch(name):
+        top.complain(f"the id {name!r} must be kebab-case")
+    if name and Path(path).suffix and Path(path).stem != name:
+        top.complain(f"the file must be called {name}.yaml")
+    clues = tuple(_clue(item, top.problems) for item in top.items("clues", required=True))
+    _check_clues(clues, top)
+    blames = top.texts("blames") or model.BLAMES[:-1]
+    for blame in blames:
+        if blame not in model.BLAMES:
+            top.complain(f"'blames' may hold {', '.join(model.BLAMES)}, not {blame!r}")
+    out = Signature(
+        id=name,
+        title=top.text("title", required=True),
+        layer=top.text("layer", required=True, one_of=model.LAYERS),
+        symptom=top.text("symptom", required=True, one_of=model.SYMPTOMS),
+        summary=top.text("summary", required=True),
+        playbook=top.text("playbook", required=True),
+        clues=clues,
+        status=top.text("status", one_of=model.STATUSES) or "tested",
+        aliases=top.texts("aliases"),
+        parents=top.texts("parents"),
+        explains=top.texts("explains"),
+        blames=blames,
+        names_cause=top.flag("names_cause", default=True),
+        reproduce=top.text("reproduce"),
+        applies_to=_applies_to(top),
+        confusable_with=tuple(
+            _confusable(item, top.problems) for item in top.items("confusable_with")
+        ),
+        mitigations=tuple(_mitigation(item, top.problems) for item in top.items("mitigations")),
+        capture_next=top.texts("capture_next"),
+        references=top.texts("references", required=True),
+        cases=tuple(_case(item, top.problems) for item in top.items("tests", required=True)),
+        path=path,
+    )
+    top.done()
+    return out
+
+
+def _applies_to(top: Reader) -> tuple[tuple[str, str], ...]:
+    tree = top.take("applies_to")
+    if tree is None:
+        return ()
+    reader = Reader(tree, top.problems, "applies_to")
+    out = []
+    for key in sorted(reader.left):
+        wanted = reader.text(key)
+        if not wanted:
+            continue
+        if problem := bad_range(key, wanted):
+            reader.complain(problem)
+        out.append((key, wanted))
+    return tuple(out)
+
+
+def _fact_name(reader: Reader, name: str) -> str:
+    if name and name not in VOCABULARY:
+        reader.complain(f"no fact is called {name!r}; see watchdog/evidence/vocabulary.py")
+    return name
+
+
+def _clue(tree: Tree, problems: Problems) -> Clue:
+    reader = Reader(tree, problems, "a clue")
+    detail: list[tuple[str, tuple[str, ...]]] = []
+    wanted = reader.take("detail")
+    if wanted is not None:
+        inner = Reader(wanted, problems, "detail")
+        detail = [(key, inner.texts(key, required=True)) for key in sorted(inner.left)]
+    clue = Clue(
+        fact=_fact_name(reader, reader.text("fact", required=True)),
+        name=reader.text("name"),
+        on=reader.text("on"),
+        required=reader.flag("required"),
+        present=reader.number("present"),
+        absent=reader.number("absent"),
+        group=reader.text("group"),
+        detail=tuple(detail),
+        why=reader.text("why", required=True),
+        line=tree.line,
+    )
+    if not clue.required and not clue.present and not clue.absent:
+        reader.complain("the clue weighs nothing: give 'present', 'absent' or 'required'")
+    if clue.name and clue.on:
+        reader.complain("a clue either binds ('name') or looks at a binding ('on'), not both")
+    reader.done()
+    return clue
+
+
+def _check_clues(clues: tuple[Clue, ...], top: Reader) -> None:
+    bound: set[str] = set()
+    for clue in clues:
+        if clue.on and clue.on not in bound:
+            top.complain(f"no earlier clue is called {clue.on!r}", clue.line)
+        if clue.name:
+            bound.add(clue.name)
+    if clues and not any(clue.required for clue in clues):
+        top.complain("no clue is required; without one the signature fits everything")
+
+
+def _confusable(tree: Tree, problems: Problems) -> Confusable:
+    reader = Reader(tree, problems, "a look-alike")
+    out = Confusable(
+        id=reader.text("id", required=True),
+        because=reader.text("because", required=True),
+        tell_apart=tuple(
+            _fact_name(reader, name) for name in reader.texts("tell_apart", required=True)
+        ),
+    )
+    reader.done()
+    return out
+
+
+def _mitigation(tree: Tree, problems: Problems) -> Mitigation:
+    reader = Reader(tree, problems, "a mitigation")
+    keys = ("id", "do", "scope", "risk", "check", "undo", "undo_when")
+    out = Mitigation(**{key: reader.text(key, required=True) for key in keys})
+    reader.done()
+    return out
+
+
+def _case(tree: Tree, problems: Problems) -> Case:
+    reader = Reader(tree, problems, "a test")
+    name = reader.text("name", required=True)
+    facts: list[Fact] = []
+    wanted = reader.take("facts", required=True)
+    if wanted is not None:
+        inner = Reader(wanted, problems, "facts")
+        for key, value in inner.left.items():
+            _fact_name(inner, key)
+            for one in value.value if isinstance(value.value, list) else [value]:
+                facts.append(_fact(key, one, problems))
+    unknown = tuple(_fact_name(reader, one) for one in reader.texts("unknown"))
+    expect = reader.text("expect", required=True, one_of=tuple(g.value for g in Grade))
+    where = _where(reader)
+    hosts: list[tuple[int, str]] = []
+    host_map = reader.take("host_of")
+    if host_map is not None:
+        inner = Reader(host_map, problems, "host_of")
+        hosts = [(_rank(key, inner), inner.text(key)) for key in sorted(inner.left)]
+    reader.done()
+    grades = {g.value: g for g in Grade}
+    return Case(
+        name, tuple(facts), unknown, grades.get(expect, Grade.POSSIBLE), where, tuple(hosts),
+        tree.line,
+    )  # fmt: skip
+
+
+def _rank(text: str, reader: Reader) -> int:
+    if not text.isdigit():
+        reader.complain(f"{text!r} is no rank")
+        return 0
+    return int(text)
+
+
+def _where(reader: Reader) -> Where | None:
+    if not any(place in reader.left for place in _PLACES):
+        return None
+    ranks = sorted({_rank(one, reader) for one in reader.texts("ranks")})
+    hosts, devices, links = (tuple(sorted(set(reader.texts(p)))) for p in _PLACES[1:])
+    return Where(tuple(ranks), hosts, devices, links)
+
+
+def _fact(name: str, tree: Tree, problems: Problems) -> Fact:
+    reader = Reader(tree, problems, f"the fact {name}")
+    where = _where(reader) or Where()
+    cites = reader.texts("cites")
+    detail = tuple((key, scalar(value)) for key, value in sorted(reader.left.items()))
+    return Fact(name, where, detail, cites)
+
+
+def check_links(found: dict[str, Signature]) -> list[str]:
+    """Problems of signatures with each other: unknown ids, one-sided look-alikes, rings."""
+    problems: list[str] = []
+    library = Library(found)
+    for one in found.values():
+        here = f"{one.path}:1: {one.id}"
+        for what, names in (("parents", one.parents), ("explains", one.explains)):
+            for name in names:
+                if name not in found:
+                    problems.append(f"{here}: {what} names {name!r}, which does not exist")
+        for other in one.confusable_with:
+            if other.id not in found:
+                problems.append(f"{here}: the look-alike {other.id!r} does not exist")
+            elif one.id not in {back.id for back in found[other.id].confusable_with}:
+                problems.append(f"{here}: {other.id} does not name it as a look-alike in turn")
+        if one.id in library.ancestors(one.id):
+            problems.append(f"{here}: is its own ancestor")
+    return problems
