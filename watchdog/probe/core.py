@@ -94,6 +94,8 @@ class Probe:
         self.claims = self.claim is not None and identity.may_claim(self.claim)
         self.owners: list[int] | None = None
         self.nested = False
+        self.ready = False
+        self.nccl = False
         self.proved = False  # a default group was seen: no longer a claim of the environment
         self.world_size = 0
         self.is_rank = self.claims
@@ -163,15 +165,18 @@ class Probe:
         self.tick += 1
         if self.finder is not None and self.finder.remove():
             self.finder = None
-        if not c10d.ready():
-            return
+        if not self.ready:
+            self.ready = c10d.ready()
+            if not self.ready:
+                return
         if not self.exiting:
             self._look()
         if not self.is_rank:
             return
-        if self.server is None:
+        if self.server is None and not self.exiting:
             self._open()
-        self._exception()
+        if self.closing is not None or hasattr(sys, "last_value"):
+            self._exception()
         self._publish()
 
     def _look(self) -> None:
@@ -185,9 +190,10 @@ class Probe:
                     return
                 self._rebuild()
                 self.key = key
+                self.nccl = bool(key) and c10d.uses("nccl")
             if key:
                 self.status = self.recorders[0].status()
-                if c10d.uses("nccl"):
+                if self.nccl:
                     self.status = {**self.status, **self.recorders[1].status()}
         finally:
             self.torch_lock.release()
@@ -206,7 +212,7 @@ class Probe:
         if self.owners is None and not self.claims:
             self.owners = identity.owners(self.claim.variable if self.claim else "RANK")
         for pid in self.owners or ():
-            if _initialised(os.path.join(self.run_dir, "live", f"{pid}.page")):
+            if _proved(os.path.join(self.run_dir, "live", f"{pid}.page")):
                 self.nested, self.is_rank = True, False
                 hook.problem(f"a group inside rank process {pid}: no rank of this job")
                 return False
@@ -262,6 +268,7 @@ class Probe:
             "torch": str(getattr(sys.modules.get("torch"), "__version__", "")),
             "python": ".".join(map(str, sys.version_info[:3])),
             "initialised": bool(groups),
+            "rank_from": "group" if self.proved else "environment",
             "server": self.server or "",
             "control": self.control.path if self.control.descriptor is not None else "",
             "tick_s": pageformat.TICK_S,
@@ -283,7 +290,7 @@ class Probe:
         if self.wrote_exception:
             return
         made = self.closing
-        if made is None and hasattr(sys, "last_value"):
+        if made is None:
             error = record.uncaught()
             made = record.describe(error, self.rank) if error is not None else None
         if made is not None:
@@ -296,6 +303,8 @@ class Probe:
         """The process ends: let the thread write the last page; wait for it but briefly."""
         if self.dead or os.getpid() != self.pid or self.exiting:
             return
+        if self.claims and not self.proved:
+            self.is_rank = not identity.is_launcher()
         if self.is_rank and error is not None and not self.wrote_exception:
             self.closing = record.describe(error, self.rank)
         self.exiting = True
@@ -316,12 +325,12 @@ class Probe:
         return not self.is_rank and not self.claims and not self.nested
 
 
-def _initialised(path: str) -> bool:
-    """Whether the page at ``path`` belongs to a process with an initialised group."""
+def _proved(path: str) -> bool:
+    """Whether the page at ``path`` belongs to a process that has initialised a group."""
     try:
         with open(path, "rb") as file:
             raw = pageformat.unpack(file.read(pageformat.SIZE))
-        return raw is not None and bool(json.loads(raw.payload).get("groups"))
+        return raw is not None and json.loads(raw.payload).get("rank_from") == "group"
     except (OSError, ValueError):
         return False
 

@@ -4,13 +4,15 @@ The job's modules keep their own loaders and specs; only the loader *instance* o
 a temporary ``exec_module``, gone when it has run.
 """
 
-from __future__ import annotations
-
-import atexit
+# This module is loaded at the start of every Python process of the job: it imports nothing that
+# Python itself has not loaded by then (hence no typing, and annotations in quotes).
 import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
 
 TARGET = "torch.distributed.distributed_c10d"
 
@@ -34,12 +36,12 @@ def problem(text: str) -> None:
 class WaitForTorch:
     """A meta path finder that answers for one module only, by asking all the others."""
 
-    def __init__(self, fired: Callable[[], None]) -> None:
-        self.fired: Callable[[], None] | None = fired
+    def __init__(self, fired: "Callable[[], None]") -> None:
+        self.fired: "Callable[[], None] | None" = fired
 
     def find_spec(
-        self, fullname: str, path: Sequence[str] | None = None, target: Any = None
-    ) -> Any:
+        self, fullname: str, path: "Sequence[str] | None" = None, target: "Any" = None
+    ) -> "Any":
         """None for every module but the awaited one; for that the spec that others find."""
         if fullname != TARGET or self.fired is None:
             return None
@@ -58,11 +60,11 @@ class WaitForTorch:
                 problem(f"import hook: {error!r}")
         return spec
 
-    def _watch(self, loader: Any) -> None:
+    def _watch(self, loader: "Any") -> None:
         """Let ``loader`` execute the module as ever, then fire."""
         original = loader.exec_module
 
-        def exec_module(module: Any) -> Any:
+        def exec_module(module: "Any") -> "Any":
             if getattr(module, "__name__", None) != TARGET:
                 return original(module)
             loader.__dict__.pop("exec_module", None)
@@ -91,7 +93,7 @@ class WaitForTorch:
             return True
         own = sys._getframe()
         for frame in sys._current_frames().values():
-            walker: Any = frame
+            walker: "Any" = frame
             while walker is not None and walker is not own:
                 if walker.f_code.co_name == "_find_spec" and frame is not own:
                     return False
@@ -105,7 +107,7 @@ def _early_exit(pid: int) -> None:
     try:
         if os.getpid() != pid or not hasattr(sys, "last_value"):
             return
-        core: Any = sys.modules.get(__package__ + ".core") if __package__ else None
+        core: "Any" = sys.modules.get(__package__ + ".core") if __package__ else None
         if core is not None:
             return
         from . import identity, record
@@ -120,7 +122,7 @@ def _early_exit(pid: int) -> None:
         problem(f"early exit: {error!r}")
 
 
-def _start(finder: WaitForTorch | None) -> None:
+def _start(finder: "WaitForTorch | None") -> None:
     from . import core
 
     core.start(finder)
@@ -128,7 +130,10 @@ def _start(finder: WaitForTorch | None) -> None:
 
 def arm() -> None:
     """Install the hook, or start at once if torch.distributed is there already."""
-    if any(name in os.environ for name in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")):
+    names = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+    if any(name in os.environ for name in names):
+        import atexit
+
         atexit.register(_early_exit, os.getpid())
     if TARGET in sys.modules:
         _start(None)
