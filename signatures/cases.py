@@ -11,12 +11,14 @@ from fabwatch.watchdog.evidence.vocabulary import SOURCES
 
 
 def facts_of(case: Case) -> Facts:
-    """The facts of a case: everything was looked at, except what ``unknown`` names."""
+    """The facts of a case: everything was looked at, except what ``unknown`` names.
+
+    A fact that no source can deny (``Entry.denied_by`` is empty) stays unknown all the same.
+    """
     facts = Facts(unknowable=set(case.unknown))
     facts.add(*case.facts)
     for source in SOURCES:
         facts.look(source, EVERYONE)
-    # Sources that cannot deny a fact leave it unknown; a case means no when it says nothing.
     return facts
 
 
@@ -29,20 +31,21 @@ def failures(library: Library) -> Iterator[str]:
     """One located line for each case that does not come out as it expects."""
     for signature in library.signatures.values():
         for case in signature.cases:
-            yield from failures_of(signature, case, library)
+            if problem := run_case(signature, case, library):
+                yield f"{signature.path}:{case.line}: {signature.id}: {case.name}: {problem}"
 
 
-def failures_of(signature: Signature, case: Case, library: Library) -> Iterator[str]:
-    """What is wrong with one case: the grade, or the places."""
-    here = f"{signature.path}:{case.line}: {signature.id}: {case.name}"
+def run_case(signature: Signature, case: Case, library: Library) -> str:
+    """What is wrong with one case, the grade or the places; "" if it comes out as it should."""
     found = next(one for one in matches(case, library) if one.id == signature.id)
     if found.grade is not case.expect:
-        yield (
-            f"{here}: expected {case.expect.value}, came out {found.grade.value} "
+        return (
+            f"expected {case.expect.value}, came out {found.grade.value} "
             f"({found.decibans:g} decibans; not told apart: {', '.join(found.untold) or 'none'})"
         )
     if case.where is not None and _places(found.where, case.where) != case.where:
-        yield f"{here}: expected {case.where}, came out {found.where}"
+        return f"expected {case.where}, came out {found.where}"
+    return ""
 
 
 def _places(found: Where, wanted: Where) -> Where:
