@@ -1,1 +1,8 @@
-"""Cross-rank analysis: from observations of ranks to facts about the job."""
+"""Cross-rank analysis: who waits for whom, and why."""
+
+from __future__ import annotations
+
+from fabwatch.signatures.analysis.analyse import Readable, analyse
+from fabwatch.signatures.analysis.model import Analysis, Ask, Doubt, HangGraph, Root
+
+__all__ = ["Analysis", "Ask", "Doubt", "HangGraph", "Readable", "Root", "analyse"]

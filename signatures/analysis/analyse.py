@@ -1,0 +1,306 @@
+"""Compares ranks: from one reading to facts, the hang graph with its roots, and what to ask next."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from fabwatch.signatures.analysis import (
+    asks,
+    devices,
+    exits,
+    findings,
+    graph,
+    logs,
+    normalise,
+    processes,
+    ras,
+    snapshots,
+    stages,
+    stall,
+)
+from fabwatch.signatures.analysis.judge import judge
+from fabwatch.signatures.analysis.model import Analysis, Doubt, HangGraph
+from fabwatch.signatures.analysis.roots import Scene
+from fabwatch.signatures.analysis.situation import assemble
+from fabwatch.watchdog.evidence.facts import Facts
+from fabwatch.watchdog.evidence.observations import (
+    Exit,
+    GpuReport,
+    JobShape,
+    LogEvent,
+    ProcessState,
+    ProgressPage,
+    PythonError,
+    RankStacks,
+    RankTrace,
+    RasReport,
+    Source,
+    Stall,
+)
+from fabwatch.watchdog.evidence.vocabulary import SOURCES
+
+
+class Readable(Protocol):
+    """The part of a Reading that the analysis uses."""
+
+    @property
+    def traces(self) -> Sequence[RankTrace]: ...
+    @property
+    def pages(self) -> Sequence[ProgressPage]: ...
+    @property
+    def stacks(self) -> Sequence[RankStacks]: ...
+    @property
+    def processes(self) -> Sequence[ProcessState]: ...
+    @property
+    def exits(self) -> Sequence[Exit]: ...
+    @property
+    def errors(self) -> Sequence[PythonError]: ...
+    @property
+    def events(self) -> Sequence[LogEvent]: ...
+    @property
+    def ras(self) -> Sequence[RasReport]: ...
+    @property
+    def gpus(self) -> Sequence[GpuReport]: ...
+    @property
+    def stalls(self) -> Sequence[Stall]: ...
+    @property
+    def shapes(self) -> Sequence[JobShape]: ...
+    @property
+    def looked(self) -> Sequence[Source]: ...
+
+
+def analyse(reading: Readable) -> Analysis:
+    """Facts across ranks and the wait-for graph of one reading (one incident, or saved files)."""
+    facts = Facts()
+    pids = _pids(reading)
+    hosts = _hosts(reading)
+    by_rank = _stacks(reading.stacks, pids)
+    standing, stage_cites = _stages(by_rank)
+    world = normalise.world_size(reading.shapes, reading.pages, reading.traces)
+    recorded = normalise.record(normalise.choose(reading.traces), reading.pages, world)
+    ranks = _ranks(reading, by_rank, recorded, world)
+    facts.ranks = set(ranks)
+    _look(reading, facts, pids)
+
+    procs = processes.look(reading.processes, reading.pages, by_rank, reading.events, pids, facts)
+    states: dict[int, list[ProcessState]] = defaultdict(list)
+    for state in reading.processes:
+        rank = state.rank if state.rank is not None else pids.get(state.pid)
+        if rank is not None:
+            states[rank].append(state)
+    motion = snapshots.compare(
+        reading.traces, reading.pages, by_rank, states, reading.stalls, facts
+    )
+    log = logs.read(reading.events, facts)
+    report = ras.read(reading.ras, world, pids, facts)
+    motion.frozen |= report.frozen - motion.advanced
+    motion.stood = motion.stood or bool(log.timeouts)
+    devices.look(reading.gpus, pids, facts)
+
+    frames = normalise.call_frames(reading.traces)
+    made = assemble(recorded, log, report, standing, stage_cites, frames, ranks)
+    waits = bool(made.situation.heads) or bool(log.timeouts)
+    deaths = exits.judge(reading.exits, reading.errors, reading.events, pids, waits, facts)
+    motion.advanced |= set(made.stale)
+    _halt(made.situation, procs, deaths)
+    rank_cites = _rank_cites(recorded, stage_cites, states)
+    splits, split_cites = findings.mismatches(recorded, log, standing, stage_cites, made, facts)
+    unfinished = {key: found[0] for key, found in splits.items() if found[0].unfinished}
+    made.situation.broken = frozenset(unfinished)
+    scene = Scene(
+        made.situation, standing, stage_cites, made.labels, deaths, procs.stopped, unfinished,
+        split_cites, made.firm, made.started, rank_cites, hosts,
+    )  # fmt: skip
+    built = graph.build(made.situation)
+    shifts = findings.shifts(recorded, frames, made, facts)
+    found = judge(built, scene, made, motion, log, shifts)
+    doubts = [Doubt(text, cites) for text, cites in procs.doubts]
+    doubts += [Doubt(text, tuple(cite.split(" "))) for text, cite in made.stale.values()]
+    doubts += found.doubts
+    waiting = tuple(
+        sorted(set(made.situation.heads) - {r for root in found.roots for r in root.ranks})
+    )
+    timeout_s = min(made.timeouts_ms) / 1000 if made.timeouts_ms else log.timeout_s
+    stall.look(reading.stalls, timeout_s, facts)
+    findings.say_stages(standing, stage_cites, procs.sleeping, facts)
+    findings.say_graph(built, scene, found.roots, waiting, made, facts)
+    findings.say_timeouts(found.roots, motion, log, timeout_s, facts)
+    findings.say_same_stack(by_rank, standing, ranks, made.situation.heads, facts)
+    findings.unknowables(recorded, frames, made, motion, facts)
+    roots = found.roots or findings.external(standing, ranks, procs, facts)
+    wanted = asks.next_steps(roots, scene, made, motion, ranks, hosts, pids, reading.traces)
+    edges = _edges(built)
+    return Analysis(
+        facts=facts,
+        hang=HangGraph(tuple(roots), waiting, edges),
+        ranks=tuple(ranks),
+        world_size=world,
+        hosts=hosts,
+        contradictions=tuple(doubts),
+        asks=tuple(wanted),
+        group_timeout_s=timeout_s,
+    )
+
+
+def _pids(reading: Readable) -> dict[int, int]:
+    """Pid -> rank. On several hosts the same pid may mean two ranks; then it means none."""
+    out: dict[int, set[int]] = defaultdict(set)
+    for page in reading.pages:
+        out[page.pid].add(page.rank)
+    for state in reading.processes:
+        if state.rank is not None:
+            out[state.pid].add(state.rank)
+    for shape in reading.shapes:
+        for rank, _, pid in shape.ranks:
+            out[pid].add(rank)
+    for one in reading.exits:
+        if one.pid:
+            out[one.pid].add(one.rank)
+    if not out:
+        for stack in reading.stacks:
+            if stack.rank is not None and stack.pid:
+                out[stack.pid].add(stack.rank)
+    return {pid: next(iter(ranks)) for pid, ranks in out.items() if len(ranks) == 1 and pid}
+
+
+def _hosts(reading: Readable) -> dict[int, str]:
+    out: dict[int, str] = {}
+    for shape in reading.shapes:
+        for rank, host, _ in shape.ranks:
+            if host:
+                out[rank] = host
+    for group in (reading.traces, reading.pages, reading.processes, reading.stacks, reading.exits):
+        for one in group:
+            if one.rank is not None and one.source.host:
+                out.setdefault(one.rank, one.source.host)
+    for event in reading.events:
+        if event.rank is not None and event.host:
+            out.setdefault(event.rank, event.host)
+    return out
+
+
+def _stacks(
+    found: Sequence[RankStacks], pids: Mapping[int, int]
+) -> dict[int, list[RankStacks]]:
+    """Rank -> stacks of its own process (not of its data-loader workers), by snapshot."""
+    main_pid = {rank: pid for pid, rank in pids.items()}
+    out: dict[int, list[RankStacks]] = defaultdict(list)
+    for stack in found:
+        rank = pids.get(stack.pid or -1, stack.rank)
+        if rank is None:
+            continue
+        if stack.pid and rank in main_pid and main_pid[rank] != stack.pid:
+            continue
+        out[rank].append(stack)
+    for mine in out.values():
+        mine.sort(key=lambda s: (s.source.snapshot, s.native))
+    return dict(out)
+
+
+def _stages(
+    by_rank: Mapping[int, Sequence[RankStacks]],
+) -> tuple[dict[int, stages.Stage], dict[int, str]]:
+    """Where each main thread stands in the first snapshot, native frames added."""
+    out: dict[int, stages.Stage] = {}
+    cites: dict[int, str] = {}
+    for rank, shots in by_rank.items():
+        first = [s for s in shots if s.source.snapshot == shots[0].source.snapshot]
+        merged: stages.Stage | None = None
+        for shot in first:
+            main = shot.main
+            if main is None or not main.frames:
+                continue
+            stage = stages.of_thread(main)
+            if merged is None:
+                merged = stage
+                cites[rank] = shot.source.cite(main.line or None)
+            else:
+                names = merged.names | stage.names
+                primary = next((n for n in stages.ORDER if n in names), merged.primary)
+                merged = replace(merged, names=names, primary=primary, op=merged.op or stage.op,
+                                 locals=merged.locals or stage.locals)  # fmt: skip
+        if merged is not None:
+            out[rank] = merged
+    return out, cites
+
+
+def _ranks(
+    reading: Readable,
+    by_rank: Mapping[int, Sequence[RankStacks]],
+    recorded: normalise.Recorded,
+    world: int | None,
+) -> list[int]:
+    ranks = set(range(world or 0)) | set(by_rank) | set(recorded.logs)
+    for group in (reading.pages, reading.processes, reading.exits):
+        ranks |= {one.rank for one in group if one.rank is not None}
+    for shape in reading.shapes:
+        ranks |= {rank for rank, _, _ in shape.ranks}
+    for info in recorded.groups.values():
+        ranks |= set(info.members)
+    for one in reading.stalls:
+        ranks |= set(one.still_ranks) | set(one.moving_ranks)
+    ranks |= {e.rank for e in reading.errors if e.rank is not None}
+    return sorted(ranks)
+
+
+def _look(reading: Readable, facts: Facts, pids: Mapping[int, int]) -> None:
+    """Remember what was read, so that NO and UNKNOWN can be told apart."""
+    for source in reading.looked:
+        if source.kind in SOURCES:
+            facts.look(source.kind, *(() if source.rank is None else (source.rank,)))
+    for group in (reading.traces, reading.pages, reading.processes, reading.exits, reading.stacks):
+        for one in group:
+            rank = one.rank
+            if rank is None and isinstance(one, ProcessState | RankStacks) and one.pid:
+                rank = pids.get(one.pid)
+            if rank is not None and one.source.kind in SOURCES:
+                facts.look(one.source.kind, rank)
+    for other in (reading.events, reading.ras, reading.stalls, reading.gpus):
+        for source in {one.source for one in other}:
+            if source.kind in SOURCES:
+                facts.look(source.kind, *(() if source.rank is None else (source.rank,)))
+
+
+def _halt(
+    situation: graph.Situation, procs: processes.Processes, deaths: exits.Deaths
+) -> None:
+    """Stopped ranks and first deaths hold everybody up; those whom they took along do not."""
+    first = {d.rank for d in (*deaths.first, *deaths.left)}
+    situation.halted = frozenset(first | set(procs.stopped))
+    victims = {r for r, d in deaths.gone.items() if r not in first and d.spoke}
+    situation.absent = situation.absent - victims - situation.halted
+    situation.inside = situation.inside | (victims - set(situation.heads))
+
+
+def _rank_cites(
+    recorded: normalise.Recorded,
+    stage_cites: Mapping[int, str],
+    states: Mapping[int, Sequence[ProcessState]],
+) -> dict[int, tuple[str, ...]]:
+    out: dict[int, tuple[str, ...]] = {}
+    for rank in set(recorded.logs) | set(stage_cites) | set(states):
+        cites = []
+        if rank in stage_cites:
+            cites.append(stage_cites[rank])
+        if rank in recorded.logs:
+            cites.append(recorded.logs[rank].cite())
+        out[rank] = tuple(cites)
+    return out
+
+
+def _edges(built: graph.Graph) -> dict[int, tuple[int, ...]]:
+    """Rank -> ranks that it waits for. One tuple for each operation, shared by its waiters."""
+    held = [tuple(node.blockers or node.absent) for node in built.nodes]
+    out: dict[int, tuple[int, ...]] = {}
+    for rank, targets in built.edges.items():
+        if rank < 0 or not targets:
+            continue
+        first = targets[0]
+        out[rank] = held[-1 - first] if first < 0 else (first,)
+    return out
+
+
+__all__ = ["Readable", "analyse"]

@@ -1,0 +1,304 @@
+"""Orders the deaths of ranks: the first cause, and everybody whom it merely took along."""
+
+from __future__ import annotations
+
+import re
+import signal as signals
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from fabwatch.signatures.analysis.stages import is_user
+from fabwatch.watchdog.evidence.facts import Facts, fact
+from fabwatch.watchdog.evidence.observations import Exit, LogEvent, PythonError
+
+CONSEQUENT = re.compile(
+    r"Connection closed by peer|Connection reset by peer|Application timeout caused pair closure"
+    r"|gloo.{0,200}(Timed out waiting|Read error|Write error)|Gloo connectFullMesh failed"
+    r"|ProcessGroup\w* watchdog|Watchdog caught collective|collective operation timeout"
+    r"|NCCL communicator was aborted|ncclRemoteError|remote process exited|remote error detected"
+    r"|Failed to recv, got 0 bytes|recvValue|sendBytes failed|Broken pipe"
+    r"|wait timeout after|Socket Timeout|waitForInput|store->get|TCPStore"
+    r"|monitored_?barrier|op\.preamble\.length|Detected mismatch between collectives"
+    r"|exhausted inputs|SignalException|got signal: (15|2|1)\b|rendezvous.{0,80}(closed|timed? ?out)",
+    re.I | re.S,
+)
+_CONSEQUENT_TYPES = frozenset(
+    {"DistBackendError", "DistNetworkError", "DistStoreError", "ChildFailedError", "BrokenPipeError",
+     "SignalException", "KeyboardInterrupt", "RendezvousClosedError", "RendezvousTimeoutError",
+     "RendezvousConnectionError", "ConnectionResetError"}
+)  # fmt: skip
+_WORKER_KILLED = re.compile(
+    r"DataLoader worker \(pid\(?s?\)? ?[^)]*\) (exited unexpectedly|is killed by signal)"
+    r"|DataLoader worker .*(killed by signal|exited unexpectedly)", re.S)  # fmt: skip
+_WORKER_FAILED = re.compile(r"Caught \w+ in DataLoader worker process")
+_CUDA_OOM = re.compile(r"CUDA out of memory|CUDA error: out of memory|OutOfMemoryError")
+_STICKY = re.compile(
+    r"CUDA error: (an illegal memory access|device-side assert|unspecified launch failure"
+    r"|misaligned address|uncorrectable ECC|an illegal instruction)|CUBLAS_STATUS_EXECUTION_FAILED"
+)
+_HOST_MEMORY = re.compile(r"\bMemoryError\b|[Cc]annot allocate memory|std::bad_alloc")
+_FAULT_SIGNALS = {signals.SIGSEGV, signals.SIGBUS, signals.SIGFPE, signals.SIGILL}
+_OUTSIDE = {signals.SIGTERM, signals.SIGINT, signals.SIGHUP}
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """One rank's end, judged. ``kind`` is exception, killed, oom, segfault, abort, exit, left,
+    terminated or victim; ``primary`` when nothing else explains it. ``spoke``: an exception of its
+    own says that it was a victim.
+    """
+
+    rank: int
+    kind: str
+    primary: bool
+    order: float
+    frame: str = ""
+    cites: tuple[str, ...] = ()
+    what: str = ""
+    spoke: bool = False
+
+
+@dataclass(slots=True)
+class Deaths:
+    """All deaths. ``first`` are the ranks that began it, () when nobody died of a cause of its
+    own. ``gone`` are all ranks whose process has ended.
+    """
+
+    first: tuple[Death, ...] = ()
+    gone: dict[int, Death] = field(default_factory=dict)
+    left: tuple[Death, ...] = ()
+
+
+def is_consequent(error: PythonError) -> bool:
+    """Whether a peer's failure, a time-out or the launcher explains this exception."""
+    if error.type.rsplit(".", 1)[-1] in _CONSEQUENT_TYPES:
+        return True
+    return bool(CONSEQUENT.search(f"{error.type}: {error.text}"))
+
+
+def normal_exit(one: Exit) -> tuple[int | None, int | None]:
+    """Exit code and signal, with a shell's 128 + n and a launcher's -n undone."""
+    code, number = one.code, one.signal
+    if number is None and code is not None:
+        if code < 0:
+            return None, -code
+        if 128 < code <= 128 + 64 and code - 128 in (1, 2, 4, 6, 7, 8, 9, 11, 15):
+            return None, code - 128
+    return code, number
+
+
+def judge(
+    exits: Iterable[Exit],
+    errors: Iterable[PythonError],
+    events: Iterable[LogEvent],
+    rank_of_pid: Mapping[int, int],
+    waiting: bool,
+    facts: Facts,
+) -> Deaths:
+    """Add exit and exception facts; say who began it. ``waiting``: somebody waits in an operation."""
+    events = list(events)
+    last: dict[int, Exit] = {}
+    for one in exits:
+        known = last.get(one.rank)
+        if known is None or (one.when or 0) >= (known.when or 0):
+            last[one.rank] = one
+    by_rank: dict[int, list[PythonError]] = defaultdict(list)
+    nameless: list[PythonError] = []
+    for error in errors:
+        if error.rank is None:
+            nameless.append(error)
+        else:
+            by_rank[error.rank].append(error)
+    _claim_nameless(nameless, by_rank, last)
+    oom = _oom_ranks(last, events, rank_of_pid, facts)
+    told = bool(nameless) and all(is_consequent(e) for e in nameless)
+    aborts = told or any(CONSEQUENT.search(e.text) for e in events)
+    deaths: dict[int, Death] = {}
+    for rank in sorted(set(last) | set(by_rank)):
+        death = _death(rank, last.get(rank), by_rank.get(rank, []), oom)
+        if death is not None and (
+            (death.kind == "abort" and aborts) or (death.kind == "exit" and told)
+        ):
+            death = replace(death, kind="victim", primary=False)
+        if death is not None:
+            deaths[rank] = death
+    if any(d.kind in ("exception", "killed", "oom", "segfault", "abort", "exit", "victim")
+           for d in deaths.values()):  # fmt: skip
+        waiting = True
+    _say_errors(by_rank, nameless, facts)
+    gone = {r: d for r, d in deaths.items() if r in last}
+    left = tuple(d for d in deaths.values() if d.kind == "left") if waiting else ()
+    alive = len(last) < len(set(last) | set(by_rank)) or any(d.kind != "left" for d in gone.values())
+    if not (left and (waiting or alive)):
+        left = ()
+    first = _first(deaths, left)
+    _say_deaths(deaths, first, left, last, facts)
+    return Deaths(first, gone, left)
+
+
+def _claim_nameless(
+    nameless: list[PythonError], by_rank: dict[int, list[PythonError]], last: Mapping[int, Exit]
+) -> None:
+    """Give an exception that no log prefix attributes to the only rank that can have raised it."""
+    causes = [e for e in nameless if not is_consequent(e)]
+    failed = [r for r, one in last.items()
+              if not one.ours and normal_exit(one)[0] not in (0, None) and r not in by_rank]  # fmt: skip
+    if len(failed) == 1 and len({(e.type, e.text) for e in causes}) == 1:
+        by_rank[failed[0]].append(causes[0])
+        nameless[:] = [e for e in nameless if e not in causes]
+
+
+def _oom_ranks(
+    last: Mapping[int, Exit],
+    events: Iterable[LogEvent],
+    rank_of_pid: Mapping[int, int],
+    facts: Facts,
+) -> dict[int, tuple[str, ...]]:
+    out: dict[int, tuple[str, ...]] = {}
+    pids = {one.pid: rank for rank, one in last.items() if one.pid} | dict(rank_of_pid)
+    scope: dict[int, str] = {}
+    for rank, one in last.items():
+        if one.oom_killed:
+            out[rank] = (one.cite or one.source.cite(),)
+            scope[rank] = "cgroup"
+    for event in events:
+        if event.source.kind not in ("kernel-log", "cgroup") or "oom" not in event.kind.lower():
+            continue
+        text = event.get("pid")
+        pid = int(text) if text.isdigit() else None
+        rank = pids.get(pid) if pid is not None else event.rank
+        if rank is not None:
+            out[rank] = (*out.get(rank, ()), event.cite)
+            memcg = "memcg" in event.text.lower() or "cgroup" in event.text.lower()
+            scope.setdefault(rank, "cgroup" if memcg else "global")
+    for rank, cites in sorted(out.items()):
+        facts.add(fact("process.oom-killed", ranks=[rank], cites=cites, scope=scope[rank]))
+    return out
+
+
+def _death(
+    rank: int,
+    one: Exit | None,
+    errors: list[PythonError],
+    oom: Mapping[int, tuple[str, ...]],
+) -> Death | None:
+    own = [e for e in errors if not is_consequent(e)]
+    when = _order(one, errors)
+    cites = tuple(dict.fromkeys(
+        [*( [one.cite or one.source.cite()] if one else []),
+         *(e.cite or e.source.cite() for e in errors)]))  # fmt: skip
+    if rank in oom:
+        return Death(rank, "oom", True, when, "", (*cites, *oom[rank]), "out of memory")
+    if own:
+        error = own[0]
+        return Death(rank, "exception", True, when, _frame(error), cites, error.type)
+    if one is None:
+        return Death(rank, "victim", False, when, "", cites, errors[0].type, True) if errors else None
+    if errors or one.ours:
+        what = errors[0].type if errors else "ended by the launcher"
+        return Death(rank, "victim", False, when, "", cites, what, bool(errors))
+    code, number = normal_exit(one)
+    if number in _FAULT_SIGNALS:
+        return Death(rank, "segfault", True, when, "", cites, f"signal {number}")
+    if number == signals.SIGABRT:
+        return Death(rank, "abort", True, when, "", cites, "signal 6")
+    if number in _OUTSIDE:
+        return Death(rank, "terminated", False, when, "", cites, f"signal {number}")
+    if number is not None:
+        return Death(rank, "killed", True, when, "", cites, f"signal {number}")
+    if code == 0:
+        return Death(rank, "left", True, when, "", cites, "code 0")
+    return Death(rank, "exit", True, when, "", cites, f"code {code}")
+
+
+def _order(one: Exit | None, errors: list[PythonError]) -> float:
+    """The moment of a death; without a clock, its place in the order of exits."""
+    times = [e.when for e in errors if e.when is not None]
+    if one is not None and one.when is not None:
+        times.append(one.when)
+    if times:
+        return min(times)
+    return 1e12 + one.order if one is not None and one.order is not None else 1e13
+
+
+def _frame(error: PythonError) -> str:
+    mine = [f for f in error.frames if is_user(f)]
+    frames = mine or list(error.frames)
+    return str(frames[-1]) if frames else ""
+
+
+def _first(deaths: Mapping[int, Death], left: tuple[Death, ...]) -> tuple[Death, ...]:
+    """Who began it. Ranks that died of the very same exception, or of unexplained kills, count too."""
+    leavers = {d.rank for d in left}
+    causes = [d for d in deaths.values() if d.primary and (d.kind != "left" or d.rank in leavers)]
+    if not causes:
+        return ()
+    strong = [d for d in causes if d.kind not in ("exit", "left", "abort")]
+    causes.sort(key=lambda d: (d.order, d.rank))
+    head = causes[0]
+    if strong and head.kind in ("exit", "abort") and head.order >= 1e12:
+        head = min(strong, key=lambda d: (d.order, d.rank))
+    same = {head.rank: head}
+    for death in causes:
+        twin = death.kind == head.kind and death.what == head.what and death.frame == head.frame
+        if twin and death.kind in ("exception", "left", "oom", "killed", "segfault"):
+            same[death.rank] = death
+        elif death.kind in ("killed", "oom", "segfault") and head.kind in ("killed", "oom"):
+            same[death.rank] = death
+    return tuple(same[r] for r in sorted(same))
+
+
+def _say_errors(
+    by_rank: Mapping[int, list[PythonError]], nameless: list[PythonError], facts: Facts
+) -> None:
+    flat = [(rank, e) for rank, es in sorted(by_rank.items()) for e in es]
+    earliest = min((e.when for _, e in flat if e.when is not None and not is_consequent(e)),
+                   default=None)  # fmt: skip
+    for rank, error in [*flat, *((None, e) for e in nameless)]:
+        ranks = [] if rank is None else [rank]
+        cites = [error.cite or error.source.cite()]
+        text = f"{error.type}: {error.text}"
+        name = "exception.consequent" if is_consequent(error) else "exception.raised"
+        facts.add(fact(name, ranks=ranks, cites=cites, type=error.type, frame=_frame(error),
+                       text=error.text[:200], first=error.when == earliest))  # fmt: skip
+        for pattern, known in (
+            (_WORKER_KILLED, "dataloader-worker.killed"),
+            (_WORKER_FAILED, "dataloader-worker.failed"),
+            (_CUDA_OOM, "cuda.out-of-memory"),
+            (_STICKY, "cuda.sticky-error"),
+            (_HOST_MEMORY, "memory.host-exhausted"),
+        ):
+            if pattern.search(text):
+                facts.add(fact(known, ranks=ranks, cites=cites, text=error.text[:200]))
+
+
+def _say_deaths(
+    deaths: Mapping[int, Death],
+    first: tuple[Death, ...],
+    left: tuple[Death, ...],
+    last: Mapping[int, Exit],
+    facts: Facts,
+) -> None:
+    began = {d.rank for d in first}
+    leavers = {d.rank for d in left}
+    for rank, death in sorted(deaths.items()):
+        one = last.get(rank)
+        if one is None:
+            continue
+        code, number = normal_exit(one)
+        here = {"ranks": [rank], "cites": death.cites}
+        begin = rank in began
+        if code not in (0, None):
+            facts.add(fact("process.exited", **here, code=code, first=begin, ours=one.ours))
+        own_fault = number in _FAULT_SIGNALS or number == signals.SIGABRT
+        if number is not None and not one.ours and number not in _OUTSIDE and not own_fault:
+            facts.add(fact("process.killed", **here, signal=number, first=begin))
+        if number in _FAULT_SIGNALS:
+            facts.add(fact("process.segfaulted", **here, signal=number, first=begin))
+        if number == signals.SIGABRT:
+            facts.add(fact("process.aborted", **here, first=begin))
+        if number in _OUTSIDE and not one.ours and not began:
+            facts.add(fact("process.terminated", **here, signal=number))
+        if rank in leavers:
+            facts.add(fact("process.left", **here, code=0, first=begin))

@@ -1,0 +1,172 @@
+"""Reads what the job itself printed about its collectives, enough for a graph on logs alone.
+
+Works by the fields of an event (seq, op, enqueued, completed, ...), whatever the pattern's name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from fabwatch.signatures.analysis.mismatch import Split, family, split
+from fabwatch.watchdog.evidence.facts import Facts, fact
+from fabwatch.watchdog.evidence.observations import LogEvent
+from fabwatch.watchdog.evidence.opnames import normal_op
+
+PREAMBLE = re.compile(r"op\.preamble\.length <= op\.nbytes\. (?P<got>\d+) vs (?P<want>\d+)")
+_PRINT = re.compile(
+    r"OpType=(?P<op>\w+)(?:.*?TensorShape=\[(?P<shape>[^\]]*)\])?(?:.*?TensorDtypes=(?P<dtype>\w+))?"
+)
+_SEQ = re.compile(r"SequenceNumber=(\d+)")
+
+
+@dataclass(slots=True)
+class LogMarks:
+    """One rank in one group as its log lines say; -1 is unsaid."""
+
+    rank: int
+    group: str
+    at: int = -1
+    enqueued: int = -1
+    completed: int = -1
+    op: str = ""
+    numel: int | None = None
+    cite: str = ""
+
+
+@dataclass(slots=True)
+class Logs:
+    """What the logs tell the graph."""
+
+    marks: dict[tuple[int, str], LogMarks] = field(default_factory=dict)
+    splits: list[Split] = field(default_factory=list)
+    split_cites: tuple[str, ...] = ()
+    preamble: list[LogEvent] = field(default_factory=list)
+    barrier_missing: dict[int, str] = field(default_factory=dict)
+    timeouts: list[LogEvent] = field(default_factory=list)
+    timeout_s: float | None = None
+
+
+def _first(event: LogEvent, *names: str) -> str:
+    return next((value for name in names if (value := event.get(name))), "")
+
+
+def _int(text: str, default: int = -1) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        return default
+
+
+def _ranks(text: str) -> list[int]:
+    return [int(n) for n in re.findall(r"\d+", text)]
+
+
+def read(events: Iterable[LogEvent], facts: Facts) -> Logs:
+    """Collect log marks, fingerprints and time-outs; add their facts."""
+    out = Logs()
+    prints: dict[int, tuple[str, str]] = {}
+    for event in events:
+        _timeout(event, out)
+        _marks(event, out)
+        if PREAMBLE.search(event.text) or (
+            event.get("got") and event.get("want") and "gloo" in event.kind
+        ):
+            out.preamble.append(event)
+        if event.get("fa") and event.get("fb"):
+            for side in "ab":
+                rank = _int(event.get(side))
+                if rank >= 0:
+                    prints.setdefault(rank, (event.get("f" + side), event.cite))
+        if "passmonitoredbarrier" in event.text.lower().replace(" ", "") or (
+            "barrier" in event.kind and event.get("ranks")
+        ):
+            for rank in _ranks(event.get("ranks")):
+                out.barrier_missing.setdefault(rank, event.cite)
+    if out.barrier_missing:
+        facts.add(fact("monitored-barrier.failed", ranks=out.barrier_missing,
+                       cites=out.barrier_missing.values()))  # fmt: skip
+    _fingerprints(prints, out)
+    if out.timeouts:
+        ranks = [r for e in out.timeouts if (r := _rank(e)) is not None]
+        ms = [m for e in out.timeouts if (m := _int(_first(e, "timeout_ms", "ms"))) > 0]
+        facts.add(fact("timeout.reported", ranks=ranks, cites=[e.cite for e in out.timeouts][:8],
+                       timeout_ms=min(ms, default=None)))  # fmt: skip
+        out.timeout_s = min(ms) / 1000 if ms else None
+    return out
+
+
+def _rank(event: LogEvent) -> int | None:
+    if event.rank is not None:
+        return event.rank
+    text = _first(event, "rank", "pg_rank", "pg_rank2", "pg_rank3")
+    return int(text) if text.isdigit() else None
+
+
+def _is_timeout(event: LogEvent) -> bool:
+    if event.get("seq") and event.get("op"):
+        return True
+    text = event.text
+    return bool(
+        re.search(r"Watchdog caught collective operation timeout", text)
+        or re.search(r"gloo.*Timed out waiting \d+ms", text)
+        or "failed to pass monitoredBarrier" in text
+    )
+
+
+def _timeout(event: LogEvent, out: Logs) -> None:
+    if _is_timeout(event):
+        out.timeouts.append(event)
+
+
+def _marks(event: LogEvent, out: Logs) -> None:
+    rank = _rank(event)
+    enqueued = _first(event, "enq", "enqueued", "last_enqueued")
+    completed = _first(event, "comp", "completed", "last_completed")
+    seq, op = event.get("seq"), _first(event, "op", "op_type")
+    if rank is None or not (enqueued or (seq and op)):
+        return
+    group = _first(event, "pg_guid", "pg_desc", "pg_id", "pg_old") or "0"
+    found = out.marks.setdefault((rank, group), LogMarks(rank, group))
+    found.cite = found.cite or event.cite
+    if enqueued:
+        found.enqueued = max(found.enqueued, _int(enqueued))
+        found.completed = max(found.completed, _int(completed))
+        at = _int(_first(event, "at", "failed_at"))
+        found.at = at if found.at < 0 else found.at
+    if seq and op:
+        found.at = _int(seq)
+        found.enqueued = max(found.enqueued, found.at)
+        found.op = normal_op(op)
+        numel = _int(_first(event, "numel_in", "numel"))
+        found.numel = numel if numel >= 0 else None
+
+
+def _fingerprints(prints: dict[int, tuple[str, str]], out: Logs) -> None:
+    if len(prints) < 2:
+        return
+    out.split_cites = tuple(dict.fromkeys(cite for _, cite in prints.values()))
+    parsed = {r: m for r, (text, _) in prints.items() if (m := _PRINT.search(text))}
+    seqs = [int(m[1]) for text, _ in prints.values() if (m := _SEQ.search(text))]
+    seq = min(seqs, default=-1)
+    ops = {r: family(normal_op(m["op"])) for r, m in parsed.items()}
+    op = next(iter(ops.values()), "")
+    aspects: list[tuple[str, dict[int, str]]] = [
+        ("type", ops),
+        ("size", {r: m["shape"] for r, m in parsed.items() if m["shape"] is not None}),
+        ("dtype", {r: m["dtype"] for r, m in parsed.items() if m["dtype"]}),
+    ]
+    for aspect, values in aspects:
+        if found := split("0", seq, op, aspect, values, True):
+            out.splits.append(found)
+            return
+
+
+def log_groups(out: Logs) -> dict[str, dict[int, LogMarks]]:
+    """Group -> rank -> marks."""
+    groups: dict[str, dict[int, LogMarks]] = defaultdict(dict)
+    for (rank, group), marks in out.marks.items():
+        groups[group][rank] = marks
+    return dict(groups)

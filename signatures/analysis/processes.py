@@ -1,0 +1,138 @@
+"""Says which processes can do nothing any more: stopped, frozen, in D state, or starved of the GIL."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from fabwatch.watchdog.evidence.facts import Facts, fact
+from fabwatch.watchdog.evidence.observations import (
+    LogEvent,
+    ProcessState,
+    ProgressPage,
+    RankStacks,
+    ThreadStack,
+)
+
+_STORAGE = re.compile(
+    r"nfs|rpc_wait|lustre|ll_|ptlrpc|ceph|gpfs|fuse|io_schedule|jbd2|xfs_|ext4|btrfs|blk_|folio_wait"
+    r"|wait_on_page|wait_on_buffer|dio_|nvme|filemap|writeback|balance_dirty"
+)
+_GIL_TEXT = re.compile(r"Could not acquire GIL within|GIL induced hang", re.I)
+
+
+@dataclass(slots=True)
+class Processes:
+    """What /proc, pages and stacks say of the processes. Values are citations."""
+
+    stopped: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    disk_wait: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    gil_held: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    sleeping: set[int] = field(default_factory=set)
+    alive: set[int] = field(default_factory=set)
+    doubts: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+
+
+def look(
+    states: Iterable[ProcessState],
+    pages: Iterable[ProgressPage],
+    stacks: Mapping[int, list[RankStacks]],
+    events: Iterable[LogEvent],
+    rank_of_pid: Mapping[int, int],
+    facts: Facts,
+) -> Processes:
+    """Add process facts and return what the graph needs of them."""
+    out = Processes()
+    by_rank: dict[int, list[ProcessState]] = defaultdict(list)
+    for state in states:
+        rank = state.rank if state.rank is not None else rank_of_pid.get(state.pid)
+        if rank is not None:
+            by_rank[rank].append(state)
+    for rank, seen in sorted(by_rank.items()):
+        seen.sort(key=lambda s: s.source.snapshot)
+        _states(rank, seen, out, facts)
+    _gil(pages, stacks, events, out, facts)
+    return out
+
+
+def _states(rank: int, seen: list[ProcessState], out: Processes, facts: Facts) -> None:
+    last = seen[-1]
+    cites = tuple(s.source.cite() for s in seen)
+    if last.state not in ("", "X", "Z"):
+        out.alive.add(rank)
+    halted = [s for s in seen if s.state in ("T", "t") or s.frozen]
+    if halted and (last.state in ("T", "t") or last.frozen):
+        out.stopped[rank] = cites
+        how = "frozen" if last.frozen else "stopped"
+        facts.add(
+            fact("process.stopped", ranks=[rank], cites=cites, state=last.state, how=how,
+                 tracer=last.tracer_pid or None, cgroup=last.cgroup if last.frozen else None)
+        )  # fmt: skip
+    elif halted:
+        out.doubts.append((f"rank {rank} was stopped at first and runs again later", cites))
+    if all(s.state == "D" for s in seen):
+        out.disk_wait[rank] = cites
+        facts.add(fact("process.uninterruptible", ranks=[rank], cites=cites, wchan=last.wchan,
+                       snapshots=len(seen)))  # fmt: skip
+        place = " ".join((last.wchan, *last.kernel_stack))
+        if _STORAGE.search(place):
+            facts.add(fact("storage.stalled", ranks=[rank], cites=cites, wchan=last.wchan))
+    if all("nanosleep" in s.wchan for s in seen):
+        out.sleeping.add(rank)
+
+
+def _gil(
+    pages: Iterable[ProgressPage],
+    stacks: Mapping[int, list[RankStacks]],
+    events: Iterable[LogEvent],
+    out: Processes,
+    facts: Facts,
+) -> None:
+    by_rank: dict[int, list[ProgressPage]] = defaultdict(list)
+    for page in pages:
+        by_rank[page.rank].append(page)
+    told = {e.rank: e.cite for e in events if e.rank is not None and _GIL_TEXT.search(e.text)}
+    for rank, seen in sorted(by_rank.items()):
+        stale = [p for p in seen if p.stale]
+        if stale and len(stale) == len(seen):
+            cites = tuple(p.source.cite() for p in stale)
+            age = round(max(p.age_s for p in stale), 1)
+            facts.add(fact("page.stale", ranks=[rank], cites=cites, age_s=age))
+    for rank in sorted(set(by_rank) | set(stacks) | set(told)):
+        if rank in out.stopped or rank in out.disk_wait:
+            continue
+        pages_here = by_rank.get(rank, [])
+        if pages_here and not all(p.stale for p in pages_here):
+            continue
+        shots = sorted(stacks.get(rank, []), key=lambda s: s.source.snapshot)
+        holders = [(s, t) for s in shots if (t := _holder(s)) is not None]
+        snapshots = {s.source.snapshot for s in shots}
+        same = (
+            bool(holders)
+            and {s.source.snapshot for s, _ in holders} == snapshots
+            and len({_place(t) for _, t in holders}) == 1
+        )
+        cites = tuple(s.source.cite(t.line or None) for s, t in holders)
+        if rank in told:
+            cites = (told[rank], *cites)
+        elif pages_here and same:
+            cites = (*(p.source.cite() for p in pages_here), *cites)
+        elif not (same and len(snapshots) > 1):
+            continue
+        frame = next((str(t.frames[0]) for _, t in holders if t.frames), "")
+        out.gil_held[rank] = cites
+        facts.add(fact("gil.held", ranks=[rank], cites=cites, frame=frame,
+                       snapshots=len(snapshots)))  # fmt: skip
+
+
+def _holder(stack: RankStacks) -> ThreadStack | None:
+    return next((t for t in stack.threads if t.gil), None)
+
+
+def _place(thread: ThreadStack) -> tuple[object, ...]:
+    top = next((f for f in thread.frames if f.file.endswith(".py")), None)
+    if top is None:
+        return ("", thread.os_tid)
+    return (top.function, top.file, top.line, thread.os_tid)

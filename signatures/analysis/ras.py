@@ -1,0 +1,110 @@
+"""Reads NCCL RAS: launch counts, missing and dead ranks; enough for a graph on RAS alone."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from fabwatch.signatures.analysis.mismatch import vote
+from fabwatch.watchdog.evidence.facts import Facts, fact
+from fabwatch.watchdog.evidence.observations import RasComm, RasReport
+
+
+@dataclass(slots=True)
+class CommCounts:
+    """One communicator over all polls: launches for each global rank, and whether they stood."""
+
+    hash: str
+    size: int
+    totals: dict[int, int] = field(default_factory=dict)
+    op: str = ""
+    polls: int = 1
+    frozen: bool = False
+    cites: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Ras:
+    """What RAS tells the graph."""
+
+    comms: list[CommCounts] = field(default_factory=list)
+    missing: dict[int, str] = field(default_factory=dict)
+    dead: dict[int, str] = field(default_factory=dict)
+    advanced: set[int] = field(default_factory=set)
+    frozen: set[int] = field(default_factory=set)
+
+
+def _global(
+    comm: RasComm, index: int, pid: int | None, world: int | None, pids: Mapping[int, int]
+) -> int | None:
+    if pid is not None and pid in pids:
+        return pids[pid]
+    if world is None or comm.size == world:
+        return index
+    return None
+
+
+def read(
+    reports: Iterable[RasReport], world: int | None, rank_of_pid: Mapping[int, int], facts: Facts
+) -> Ras:
+    """Collect counts of all polls; add count mismatches that stood still, and absent ranks."""
+    out = Ras()
+    polls: dict[str, list[tuple[str, dict[int, tuple[tuple[str, int], ...]]]]] = defaultdict(list)
+    sizes: dict[str, int] = {}
+    for report in sorted(reports, key=lambda r: r.source.snapshot):
+        cite = report.source.cite()
+        for comm in report.comms:
+            counts: dict[int, tuple[tuple[str, int], ...]] = {}
+            for one in comm.ranks:
+                rank = _global(comm, one.rank, one.pid, world, rank_of_pid)
+                if rank is None:
+                    continue
+                if one.missing:
+                    out.missing.setdefault(rank, cite)
+                else:
+                    counts[rank] = one.counts
+            sizes[comm.hash] = comm.size
+            polls[comm.hash].append((cite, counts))
+        for _, pid in report.dead:
+            if pid in rank_of_pid:
+                out.dead.setdefault(rank_of_pid[pid], cite)
+    for name, seen in polls.items():
+        _one(name, sizes[name], seen, out, facts)
+    gone = {**out.missing, **out.dead}
+    if gone:
+        facts.add(fact("process.absent", ranks=gone, cites=gone.values(), said_by="ras"))
+    return out
+
+
+def _one(
+    name: str,
+    size: int,
+    seen: list[tuple[str, dict[int, tuple[tuple[str, int], ...]]]],
+    out: Ras,
+    facts: Facts,
+) -> None:
+    last = seen[-1][1]
+    frozen = len(seen) > 1 and all(counts == last for _, counts in seen)
+    cites = tuple(cite for cite, _ in seen)
+    totals = {rank: sum(n for _, n in counts) for rank, counts in last.items()}
+    op, low, high = _differing(last)
+    out.comms.append(CommCounts(name, size, totals, op, len(seen), frozen, cites))
+    if len(seen) > 1:
+        (out.frozen if frozen else out.advanced).update(last)
+    if op and frozen:
+        values = {rank: dict(counts).get(op, 0) for rank, counts in last.items()}
+        ranks, tie = vote(values)
+        facts.add(fact("collective.count-mismatched", ranks=ranks, cites=cites, op=op, low=low,
+                       high=high, tie=tie, polls=len(seen)))  # fmt: skip
+
+
+def _differing(counts: Mapping[int, tuple[tuple[str, int], ...]]) -> tuple[str, int, int]:
+    """The operation whose launches differ most, its least and its most."""
+    best = ("", 0, 0)
+    names = {op for one in counts.values() for op, _ in one}
+    for op in sorted(names):
+        values = [dict(one).get(op, 0) for one in counts.values()]
+        if max(values) - min(values) > best[2] - best[1]:
+            best = (op, min(values), max(values))
+    return best
