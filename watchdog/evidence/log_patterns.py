@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 _PG = (
-    r"(?:\[PG ID (?P<pg_id>\d+) PG GUID (?P<pg_name>[^\s(\]]+)(?:\((?P<pg_desc>[^)]*)\))? "
+    r"(?:\[PG ID (?P<pg_id>\d+) PG GUID (?P<pg_guid>[^\s(\]]+)(?:\((?P<pg_desc>[^)]*)\))? "
     r"Rank (?P<pg_rank>\d+)\]|\[PG (?P<pg_id2>\d+) Rank (?P<pg_rank2>\d+)\]"
     r"|\[Rank (?P<pg_rank3>\d+)\])"
 )
@@ -128,11 +128,11 @@ PATTERNS: tuple[Pattern, ...] = (
     # ---- DETAIL, monitored barrier
     _p("detail.mismatch", "Detected mismatch between collectives on ranks",
        r"Detected mismatch between collectives on ranks\. Rank (?P<a>\d+) is running "
-       r"(?:inconsistent )?collective: CollectiveFingerPrint\((?P<fingerprint_a>.*?)\)"
+       r"(?:inconsistent )?collective: CollectiveFingerPrint\((?P<fa>.*?)\)"
        r"(?:(?:, but|\.) ?Rank (?P<b>\d+) is running (?:inconsistent )?collective: "
-       r"CollectiveFingerPrint\((?P<fingerprint_b>.*?)\)(?=\.|$|,|\)))?"
+       r"CollectiveFingerPrint\((?P<fb>.*?)\)(?=\.|$|,|\)))?"
        r"(?:.*?Collectives differ in the following aspects:\s*(?P<aspects>.{0,400}))?",
-       "ranks a and b call different collectives: fingerprint_a, fingerprint_b, aspects"),
+       "ranks a and b call different collectives: fa, fb, aspects"),
     _p("monitored-barrier.failed", "failed to pass monitoredBarrier",
        r"\[Rank 0\]: Ranks? (?P<ranks>[\d, ]+) failed to pass monitoredBarrier in (?P<ms>\d+) ms",
        "ranks that did not come: ranks, ms"),

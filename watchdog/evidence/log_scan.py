@@ -50,10 +50,15 @@ ANY = re.compile(b"|".join(re.escape(text.encode()) for text in _NEEDED))
 
 _RATE = re.compile(r"(?P<rate>\d+(?:\.\d+)?) ?(?P<unit>it/s|s/it)")
 _STEP = re.compile(
-    r"(?:\bstep|\biter(?:ation)?|\bbatch)\b[ :=]*\[?(?P<step>\d{1,12})|\| *(?P<bar>\d{1,12})/\d+ \[",
+    r"(?:\bstep|\biter(?:ation)?|\bbatch)\b[ :=]*\[?(?P<step>\d{1,12})"
+    r"|\| *(?P<bar>\d{1,12})/\d+ \[",
     re.I,
 )
 _FAILED_FRAME = re.compile(r"^#\d+ (?P<function>.+?) from (?P<file>.+):(?P<line>\d+)\s*$")
+_PG = re.compile(
+    r"\[PG ID (?P<pg_id>\d+) PG GUID (?P<pg_guid>[^\s(\]]+)(?:\((?P<pg_desc>[^)]*)\))? "
+    r"Rank (?P<pg_rank>\d+)\]"
+)
 _OWN_RANK = re.compile(r"\[(?:Rank|RANK) (?P<rank>\d{1,7})\]")
 _LAUNCHER = re.compile(
     r"torch/distributed/(?:run|launch|elastic|launcher)|torchrun\b|accelerate/commands|"
@@ -195,9 +200,8 @@ class _Scanner:
         if "NCCL " in body and (match := PREFIX.search(body)):
             self._nccl(line, number, match)
             return
-        if self.proxy is not None or body.startswith("ACTIVE OPS"):
-            if self._proxy(line, number):
-                return
+        if (self.proxy is not None or body.startswith("ACTIVE OPS")) and self._proxy(line, number):
+            return
         if self.failed and self._failed_stack(line, number):
             return
         if self._report(line, number) or self._thread(line, number):
@@ -237,6 +241,8 @@ class _Scanner:
             fields["pg_id"] = fields.pop("pg_id2")
         if "rank_pid2" in fields:
             fields["rank_pid"] = fields.pop("rank_pid2")
+        if "[PG ID" in line.body and "pg_guid" not in fields and (pg := _PG.search(line.body)):
+            fields.update({k: v for k, v in pg.groupdict().items() if v is not None})
         for name in ("op", "started_op"):
             if name in fields:
                 fields[name] = normal_op(fields[name])
@@ -474,17 +480,16 @@ class _Scanner:
                 raised.frames,
                 line.when,
                 source.cite(raised.last),
-            )  # fmt: skip
+            )
         )
 
     # -------------------------------------------------------------- progress
 
     def _rate(self, line: Line, number: int) -> None:
-        match = None
-        for match in _RATE.finditer(line.body):
-            pass
-        if match is None:
+        found = list(_RATE.finditer(line.body))
+        if not found:
             return
+        match = found[-1]
         rate = float(match["rate"][:12])
         if match["unit"] == "s/it":
             rate = 1.0 / rate if rate else 0.0

@@ -68,7 +68,6 @@ NCCL_PATTERNS: tuple[NcclPattern, ...] = (
     _n("ras-not-listening", "RAS failed to establish",
        r"RAS failed to establish a client listening socket at (?P<addr>\S+)"),
     # ---- failures
-    _n("unreachable", "is unreachable", r"(?P<why>Network is unreachable|No route to host)"),
     _n("socket-connect-failed", "onnect",
        r"connect(?: timeout :|ion)? ?(?:to (?P<peer>[\w.:%\[\]-]+<\d+>)(?:,[^:]*)?)?"
        r"(?: returned|(?: failed)? ?(?:with error|:)) ?(?P<why>Network is unreachable|"
@@ -76,6 +75,7 @@ NCCL_PATTERNS: tuple[NcclPattern, ...] = (
        r"(?:$|,| \()"),
     _n("socket-connect-failed", "onnect to ",
        r"[cC]onnect to (?P<peer>\S+) failed ?: ?(?P<why>.+)"),
+    _n("unreachable", "is unreachable", r"(?P<why>Network is unreachable|No route to host)"),
     _n("socket-connect-retry", "retrying (",
        r"connect to (?P<peer>\S+) returned (?P<why>.+), retrying \((?P<try>\d+)/(?P<of>\d+)\)"),
     _n("socket-closed", "Connection closed by remote peer",
@@ -116,11 +116,14 @@ NCCL_PATTERNS: tuple[NcclPattern, ...] = (
     _n("duplicate-gpu", "Duplicate GPU",
        r"Duplicate GPU detected : rank (?P<a>\d+) and rank (?P<b>\d+) both on CUDA device "
        r"(?P<bus>\w+)"),
-    _n("cuda-failure", "uda failure", r"(?:HW )?Cuda failure (?:(?P<number>\d+) )?'(?P<error>[^']*)'"),
-    _n("shm-failed", "/dev/shm", r"(?P<why>failed to (?:extend|create|open)|Could not map|Error while "
+    _n("cuda-failure", "uda failure",
+       r"(?:HW )?Cuda failure (?:(?P<number>\d+) )?'(?P<error>[^']*)'"),
+    _n("shm-failed", "/dev/shm",
+       r"(?P<why>failed to (?:extend|create|open)|Could not map|Error while "
        r"(?:creating|attaching)).*?(?P<path>/dev/shm\S*).*?(?:error: (?P<error>.*))?$"),
     _n("too-many-files", "Too many open files", r"Too many open files"),
-    _n("proxy-recv-failed", "Socket recv failed while polling", r"Socket recv failed while polling"),
+    _n("proxy-recv-failed", "Socket recv failed while polling",
+       r"Socket recv failed while polling"),
     _n("no-transport", "No transport found",
        r"No transport found for rank (?P<a>\d+)\[\w+\] -> rank (?P<b>\d+)"),
     _n("nvls-failed", "NVLink SHARP", r"Failed to bind NVLink SHARP.*?CUDA error (?P<error>\d+)"),

@@ -18,7 +18,8 @@ NAME = "job-log"
 MAKES = ("job-log", "nccl-log", "exit", "python-stack")
 
 _NAME = re.compile(
-    r"(?:^|[._\-/])(?:log|logs|out|err|stdout|stderr|stdin|console|train|torchrun|slurm)(?:[._\-\d]|$)",
+    r"(?:^|[._\-/])(?:log|logs|out|err|stdout|stderr|stdin|console|train|torchrun|slurm)"
+    r"(?:[._\-\d]|$)",
     re.I,
 )
 _LINES = re.compile(

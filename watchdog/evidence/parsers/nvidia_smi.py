@@ -1,0 +1,154 @@
+"""Read nvidia-smi: the table, and csv of --query-gpu.
+
+Example::
+
+    |   0  NVIDIA H200                    On  |   00000000:00:06.0 Off |                    0 |
+    | N/A   42C    P0            125W /  700W |    1579MiB / 143771MiB |    100%      Default |
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from typing import Any
+
+from fabwatch.watchdog.evidence.artefact import Artefact
+from fabwatch.watchdog.evidence.observations import Gpu, GpuReport, Parsed
+
+NAME = "nvidia-smi"
+MAKES = ("gpu",)
+
+_DRIVER = re.compile(r"Driver Version: (?P<driver>[\d.]+)")
+_GPU = re.compile(
+    r"^\|\s+(?P<index>\d{1,4})\s+(?P<name>\S.*?)\s+(?:On|Off|N/A)\s+\|\s*"
+    r"(?P<bus>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:"
+    r"[0-9A-Fa-f]{2}\.[0-9A-Fa-f])"
+)
+_NUMBERS = re.compile(
+    r"^\|\s*\S+\s+(?P<temp>\d+|N/A|ERR!)C?\s+\S+\s+(?P<power>\d+|N/A|ERR!)W?\s*/\s*"
+    r"(?P<cap>\d+|N/A|ERR!)W?\s*\|"
+    r"\s*(?P<used>\d+|N/A)(?:MiB)?\s*/\s*\S+\s*\|\s*(?P<util>\d+|N/A)%?"
+)
+_PROCESS = re.compile(
+    r"^\|\s+(?P<index>\d+)\s+(?:(?:N/A|\d+)\s+(?:N/A|\d+)\s+)?(?P<pid>\d+)\s+[A-Z+]+\s+\S"
+)
+_CSV = re.compile(r"^(?:index|name|uuid|pci\.bus_id|timestamp|gpu_bus_id)\s*,.*", re.M)
+_FIELDS = {
+    "utilization.gpu": "utilisation", "power.draw": "power_w", "power.limit": "power_cap_w",
+    "enforced.power.limit": "power_cap_w", "power.draw.instant": "power_w",
+    "memory.used": "memory_used_mib", "temperature.gpu": "temperature_c", "name": "name",
+    "gpu_name": "name", "uuid": "uuid", "gpu_uuid": "uuid", "pci.bus_id": "bus",
+    "gpu_bus_id": "bus", "index": "index", "pid": "pid",
+}  # fmt: skip
+_FLOATS = ("power_w", "power_cap_w")
+_INTS = ("utilisation", "memory_used_mib", "temperature_c", "index")
+
+
+def sniff(head: bytes, name: str) -> int:
+    """The banner of the table, or the header of a csv query."""
+    if b"| NVIDIA-SMI " in head:
+        return 95
+    first = head.lstrip()[:2048]
+    if re.search(
+        rb"^(?:index|name|uuid|timestamp|pci\.bus_id),[^\n]*(?:utilization|power|memory|pid)",
+        first,
+        re.M,
+    ):
+        return 90
+    return 0
+
+
+def parse(artefact: Artefact) -> Parsed:
+    """One GpuReport of all GPUs that the text shows."""
+    text, _ = artefact.text(32 * 1024 * 1024)
+    gpus: dict[int, dict[str, Any]] = {}
+    driver = ""
+    last: int | None = None
+    lines = text.split("\n")
+    for line in lines:
+        if not driver and (match := _DRIVER.search(line)):
+            driver = match["driver"]
+        if match := _GPU.match(line):
+            last = int(match["index"])
+            gpus.setdefault(last, {}).update(name=match["name"].strip(), bus=match["bus"].lower())
+        elif last is not None and (match := _NUMBERS.match(line)):
+            gpus[last].update(
+                temperature_c=_int(match["temp"]),
+                power_w=_float(match["power"]),
+                power_cap_w=_float(match["cap"]),
+                memory_used_mib=_int(match["used"]),
+                utilisation=_int(match["util"]),
+            )
+            last = None
+        elif (match := _PROCESS.match(line)) and int(match["index"][:6]) in gpus:
+            gpus[int(match["index"])].setdefault("pids", {})[int(match["pid"][:10])] = None
+    for match in _CSV.finditer(text):
+        _csv(text[match.start() :].split("\n\n", 1)[0], gpus)
+    if not gpus:
+        return Parsed(
+            errors=(artefact.error("shows no GPU", advice="nvidia-smi itself may have failed"),)
+        )
+    source = artefact.source("gpu")
+    made = tuple(
+        Gpu(
+            index,
+            facts.get("name", ""),
+            facts.get("uuid", ""),
+            facts.get("bus", ""),
+            facts.get("utilisation"),
+            facts.get("power_w"),
+            facts.get("power_cap_w"),
+            facts.get("memory_used_mib"),
+            facts.get("temperature_c"),
+            tuple(facts.get("pids", ())),
+        )
+        for index, facts in sorted(gpus.items())
+    )
+    return Parsed((GpuReport(source, driver, made),), (), (source,))
+
+
+def _csv(text: str, gpus: dict[int, dict[str, Any]]) -> None:
+    rows = text.split("\n")[:100_000]
+    try:
+        parsed = list(csv.reader(rows, skipinitialspace=True))
+    except csv.Error:
+        return
+    names = [_FIELDS.get(column.split("[")[0].strip(), "") for column in parsed[0]]
+    for order, row in enumerate(parsed[1:]):
+        if len(row) != len(names):
+            break
+        facts: dict[str, Any] = {}
+        for name, value in zip(names, row, strict=True):
+            number = value.strip().split(" ")[0]
+            if name in _FLOATS:
+                facts[name] = _float(number)
+            elif name in _INTS:
+                facts[name] = _int(number)
+            elif name:
+                facts[name] = value.strip()[:200]
+        index = facts.pop("index", None)
+        pid = _int(str(facts.pop("pid", "")))
+        if index is None:
+            index = next(
+                (
+                    i
+                    for i, g in gpus.items()
+                    if facts.get("uuid") and g.get("uuid") == facts["uuid"]
+                ),
+                order,
+            )
+        into = gpus.setdefault(index, {})
+        if pid is not None:
+            into.setdefault("pids", {})[pid] = None
+        into.update({k: v for k, v in facts.items() if v is not None})
+
+
+def _int(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else None
+
+
+def _float(text: str) -> float | None:
+    try:
+        return float(text) if len(text) < 16 else None
+    except ValueError:
+        return None
