@@ -51,7 +51,7 @@ def _file_name(path: str) -> str:
         found = _SONAME.search(str(Path(path).resolve()))
     except OSError:
         return ""
-    return found[1] if found else ""
+    return found[1] if found and "libpython" not in path else ""
 
 
 def _text(path: str) -> str:

@@ -22,6 +22,9 @@ from fabwatch.watchdog.evidence.ledger import Evidence, Status
 MARGIN_S = 0.5
 """Kept back from the deadline of a capture for killing children and writing their lines."""
 
+HEAD_START_S = 0.3
+"""How long evidence that vanishes may have the processors for itself."""
+
 
 def capture_snapshot(
     incident: Path, job: JobView, *, tier: int, snapshot: int, deadline_s: float
@@ -46,6 +49,7 @@ class _Capture:
 
     def go(self) -> None:
         files.make_private(self.incident)
+        self.head_start = time.monotonic() + HEAD_START_S
         self.soft_end = max(time.monotonic(), self.end - MARGIN_S)
         self.ledger = LedgerFile(self.incident / "ledger.jsonl")
         self.budget = Budget(self.job.options.budget, self.ledger.bytes_of(self.job.host))
@@ -54,7 +58,7 @@ class _Capture:
         if not self.job.options.native:
             wanted = deque(c for c in wanted if not c.perturbs)
         # The view is for whoever reads the incident; the first evidence does not wait for it.
-        self._start_while(wanted, lambda c: c.first)
+        self._start_while(wanted)
         if not (self.incident / FILE).exists():
             with contextlib.suppress(OSError):
                 self.job.save(self.incident)
@@ -72,11 +76,16 @@ class _Capture:
     def _limit(self) -> int:
         return self.job.options.workers or max(6, 3 * (os.cpu_count() or 1))
 
-    def _start_while(self, wanted: deque[Collector], also: object = None) -> None:
+    def _start_while(self, wanted: deque[Collector]) -> None:
         while wanted and len(self.running) < self._limit():
-            if callable(also) and not also(wanted[0]):
+            if not wanted[0].first and self._in_head_start():
                 return
             self._start(wanted.popleft())
+
+    def _in_head_start(self) -> bool:
+        return time.monotonic() < self.head_start and any(
+            child.collector.first for child in self.running.values()
+        )
 
     def _start(self, collector: Collector) -> None:
         targets, outs = self._targets(collector)
@@ -122,6 +131,8 @@ class _Capture:
             if not self.running:
                 continue
             next_end = min(child.until for child in self.running.values())
+            if wanted and self._in_head_start():
+                next_end = min(next_end, self.head_start)
             for key, _ in self.ready.select(max(0.0, next_end - time.monotonic())):
                 self._hear(self.running[key.fd])
 

@@ -46,7 +46,7 @@ def collect(target: Target, out: Path) -> Iterator[Outcome]:
         yield absent("where it ran was not known before it ended", "cgroup")
         return
     note = f"not readable: {', '.join(refused)}" if refused else ""
-    saved = target.save(path, b"".join(parts) + groups, note=note, mask=True)
+    saved = target.save(path, b"".join(parts) + groups, note=note, mask=False)
     if parts:
         if alive and not any(part.startswith(b"# /proc/%d/stat\n" % pid) for part in parts):
             saved = failed(note or "nothing of /proc could be read")

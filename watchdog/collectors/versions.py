@@ -11,7 +11,7 @@ from fabwatch.watchdog.capture.collector import Collector, Target
 from fabwatch.watchdog.capture.outcome import Outcome
 
 FILES = (
-    "/proc/version", "/proc/cmdline", "/proc/driver/nvidia/version", "/sys/module/nvidia/version",
+    "/proc/version", "/proc/driver/nvidia/version", "/sys/module/nvidia/version",
     "/proc/driver/nvidia/params", "/etc/os-release", "/proc/sys/kernel/core_pattern",
 )  # fmt: skip
 
