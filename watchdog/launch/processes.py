@@ -99,11 +99,10 @@ def spawn_job(
     Same process group, terminal, directory, descriptors; what our parent ignored stays ignored.
     ``ignores_children``: our parent ignored SIGCHLD, so the job must, while we must not.
     """
-    command = list(argv)
-    if ignores_children:
-        command = ["/bin/sh", "-c", 'trap "" CHLD; exec "$@"', "sh", *argv]
 
     def start(words: list[str]) -> int:
+        if ignores_children:
+            return _fork_with_sigchld_ignored(words, environ, mask)
         return os.posix_spawnp(
             words[0],
             words,
@@ -113,12 +112,43 @@ def spawn_job(
         )
 
     try:
-        return start(command)
+        return start(list(argv))
     except OSError as err:
-        words = as_script(command, environ, err)
+        words = as_script(argv, environ, err)
         if words is None:
             raise
         return start(words)
+
+
+def _fork_with_sigchld_ignored(
+    argv: Sequence[str], environ: Mapping[str, str], mask: Collection[int]
+) -> int:
+    """Posix_spawn can set a disposition to default only, and shells reset this one."""
+    told, tell = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        code = errno.ENOEXEC
+        try:
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+            for number in PYTHON_IGNORES:
+                signal.signal(number, signal.SIG_DFL)
+            if callable(signal.getsignal(signal.SIGINT)):
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            os.execvpe(argv[0], list(argv), dict(environ))
+        except OSError as err:
+            code = err.errno or code
+        finally:
+            os.write(tell, code.to_bytes(4, "little"))
+            os._exit(126)
+    os.close(tell)
+    with os.fdopen(told, "rb") as pipe:
+        failure = pipe.read(4)  # at its end once exec closed the other side
+    if failure:
+        reaped(pid, 1.0)
+        code = int.from_bytes(failure, "little")
+        raise OSError(code, os.strerror(code))
+    return pid
 
 
 def as_script(argv: Sequence[str], environ: Mapping[str, str], err: OSError) -> list[str] | None:

@@ -170,10 +170,16 @@ def describe(
 
 
 def _masked(argv: Sequence[str]) -> list[str]:
-    from fabwatch.watchdog.capture.masking import mask_text
+    """``argv`` with secrets hidden: in a word, or in the word after an option that names one."""
+    from fabwatch.watchdog.capture.masking import MASK, mask_text, secret_name
 
-    masked, _ = mask_text(b"\0".join(os.fsencode(word) for word in argv))
-    return [word.decode("utf-8", "backslashreplace") for word in masked.split(b"\0")]
+    out: list[bytes] = []
+    option = b""
+    for word in map(os.fsencode, argv):
+        hidden = option and secret_name(option) and not word.startswith(b"-")
+        out.append(MASK if hidden else mask_text(word)[0])
+        option = word if word.startswith(b"-") and b"=" not in word else b""
+    return [word.decode("utf-8", "backslashreplace") for word in out]
 
 
 def write_json(file: Path, value: Mapping[str, Any]) -> None:
