@@ -15,17 +15,23 @@ from fabwatch.signatures.verdict import Candidate, HangRoot, Reason, Verdict
 
 KINDS = {
     "host-stall": "did not come to the operation",
-    "absent": "its process or node is gone",
-    "dead": "its process is dead",
-    "left": "it has left the loop",
-    "exception": "it raised an exception",
-    "mismatch": "it entered another operation than its peers",
+    "process-stopped": "its process is stopped",
+    "process-dead": "its process is dead",
+    "left-the-loop": "it has left the loop",
+    "absent": "its process or node does not answer",
+    "type-mismatch": "it entered another operation than its peers",
+    "size-mismatch": "it entered with another size than its peers",
+    "dtype-mismatch": "it entered with another dtype than its peers",
+    "root-mismatch": "it entered with another root than its peers",
+    "call-sites-differ": "it entered from other code than its peers",
     "deadlock": "groups were entered in crossed order",
     "p2p-cycle": "sends and receives wait for each other",
-    "p2p-unmatched": "its send or receive has no partner",
-    "in-collective": "all entered the operation, none finished it",
+    "p2p-unmatched": "a send or receive without a partner",
     "completion-lag": "peers finished the operation, it did not",
-    "not-started": "entered on the host, not started on the device",
+    "gpu-stalled": "its device does not get on",
+    "in-collective": "all entered the operation, none finished it",
+    "uneven-participation": "it takes part less often than its peers",
+    "external-dependency": "something outside the job is waited for",
 }
 """Kind of a root of the wait-for graph -> what it means, in a few words."""
 
@@ -83,6 +89,7 @@ _Told = tuple[str, str, str, list[Section]]
 def _diagnosed(verdict: Verdict, now: float | None) -> _Told:
     best = verdict.signatures[0]
     below = f"{best.id} · {best.grade}, {best.decibans:+.0f} decibans ({odds(best.decibans)})"
+    sure = best.grade == "confirmed"
     sections = [
         Section("culprit", tuple(_culprits(verdict)), most=4),
         Section("waiting", tuple(_waiters(verdict, now))),
@@ -90,7 +97,7 @@ def _diagnosed(verdict: Verdict, now: float | None) -> _Told:
         Section("against", tuple([*_reasons(best, for_it=False), *_doubts(verdict)])),
         Section("fabric", tuple(_fabric(verdict)), most=2),
         Section("also", tuple(_others(verdict.signatures[1:])), most=2, width=1),
-        Section("fetch next", _asks(verdict, best), most=2, width=3),
+        Section("fetch next", _asks(verdict, best), most=1 if sure else 2, width=2),
         Section("first aid", tuple(_aid(best)), most=5),
         Section("playbook", _playbook(best), width=1),
     ]
