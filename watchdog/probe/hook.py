@@ -37,7 +37,7 @@ class WaitForTorch:
     """A meta path finder that answers for one module only, by asking all the others."""
 
     def __init__(self, fired: "Callable[[], None]") -> None:
-        self.fired: "Callable[[], None] | None" = fired
+        self.fired: Callable[[], None] | None = fired
 
     def find_spec(
         self, fullname: str, path: "Sequence[str] | None" = None, target: "Any" = None
@@ -93,7 +93,7 @@ class WaitForTorch:
             return True
         own = sys._getframe()
         for frame in sys._current_frames().values():
-            walker: "Any" = frame
+            walker: Any = frame
             while walker is not None and walker is not own:
                 if walker.f_code.co_name == "_find_spec" and frame is not own:
                     return False
@@ -107,7 +107,7 @@ def _early_exit(pid: int) -> None:
     try:
         if os.getpid() != pid or not hasattr(sys, "last_value"):
             return
-        core: "Any" = sys.modules.get(__package__ + ".core") if __package__ else None
+        core: Any = sys.modules.get(__package__ + ".core") if __package__ else None
         if core is not None:
             return
         from . import identity, record
