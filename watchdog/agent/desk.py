@@ -48,8 +48,9 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Diagnose:
-    """A step: run the diagnosis of the incident, or (``run``) write the verdict of the run."""
+    """A step: run the diagnosis of the incident and (``run``) of the run, at the same time."""
 
+    incident: bool = True
     run: bool = False
     seconds: float = DIAGNOSIS_S
 
@@ -94,7 +95,7 @@ class Desk:
         self.on_diagnosed: Callable[[Incident], None] = lambda _: None
         self.waiters: list[Callable[[Incident], None]] = []
         self._flow: Flow | None = None
-        self._task: Task | None = None
+        self._tasks: list[Task] = []
         self._pause: float | None = None
         self._saved = 0.0
         self._held: tuple[int, int] | None = None  # request, pid
@@ -326,10 +327,10 @@ class Desk:
             self._save(incident)
             yield Snapshot(1, 1, left(FINAL_S), final=True)
             self._copy_exits(incident)
-            yield Diagnose(seconds=left(DIAGNOSIS_S))
-            self._read(incident)
-        if self.all or self.watch.seen:
             yield Diagnose(run=True, seconds=left(DIAGNOSIS_S))
+            self._read(incident)
+        elif self.all or self.watch.seen:
+            yield Diagnose(incident=False, run=True, seconds=left(DIAGNOSIS_S))
 
     def start_final(self, healthy: bool, until: float) -> None:
         """Drop what is under way and begin with the end."""
@@ -351,9 +352,9 @@ class Desk:
     # -------------------------------------------------------------- steps
 
     def _cancel(self) -> None:
-        if self._task is not None:
-            self.tasks.cancel(self._task)
-        self._task, self._flow, self._pause = None, None, None
+        for task in self._tasks:
+            self.tasks.cancel(task)
+        self._tasks, self._flow, self._pause = [], None, None
 
     def _start(self, flow: Flow) -> None:
         self._cancel()
@@ -365,7 +366,7 @@ class Desk:
         flow = self._flow
         if flow is None:
             return
-        self._task, self._pause = None, None
+        self._tasks, self._pause = [], None
         try:
             step = flow.send(result)
         except StopIteration:
@@ -390,7 +391,7 @@ class Desk:
             self._diagnose(step, flow)
         elif incident is not None:
             options = Options(skip=_living_only() if step.final else ())
-            self._task = self.captures.take(
+            task = self.captures.take(
                 incident.folder,
                 self.watch.view(options),
                 tier=step.tier,
@@ -399,6 +400,7 @@ class Desk:
                 now=time.monotonic(),
                 done=lambda ok: self._ended(flow, ok),
             )
+            self._tasks.append(task)
         else:
             self._pause = time.monotonic()
 
@@ -407,31 +409,41 @@ class Desk:
             self._advance(result)
 
     def _diagnose(self, step: Diagnose, flow: Flow) -> None:
-        incident = self.current
+        """Start the children; the flow goes on when the last of them has ended."""
+        incident = self.current if step.incident else None
+        words: list[tuple[Incident | None, list[str]]] = []
+        if incident is not None:
+            words.append((incident, ["--incident", str(incident.folder)]))
         if step.run:
-            words = [*self.match, "--write", "--run", str(self.run_dir)]
-        elif incident is not None:
-            words = [*self.match, "--write", "--incident", str(incident.folder)]
-        else:
+            words.append((None, ["--run", str(self.run_dir)]))
+        if not words:
             self._pause = time.monotonic()
             return
-        if self.color:
-            words.append("--color")
         extra = {"FABWATCH_SIGNATURES": self.signatures} if self.signatures else {}
+        color = ["--color"] if self.color else []
+        left = len(words)
 
-        def done(code: int | None, text: str) -> None:
+        def done(what: Incident | None, code: int | None, text: str) -> None:
+            nonlocal left
             if code not in (0, 1, 3):
-                self.log.error("diagnosis-failed", code=code, run=step.run, output=text[-2000:])
+                self.log.error("diagnosis-failed", code=code, run=not what, output=text[-2000:])
                 text = ""
-            if step.run:
+            if what is None:
                 self.run_screen = text
-            elif incident is not None:
-                incident.screen = text or incident.screen
-            self._ended(flow, code)
+            else:
+                what.screen = text or what.screen
+            left -= 1
+            if not left:
+                self._ended(flow, code)
 
-        self._task = self.tasks.start(
-            "diagnosis", words, step.seconds, done, output=True, extra=extra
-        )
+        for what, place in words:
+            self._tasks.append(
+                self.tasks.start(
+                    "diagnosis", [*self.match, "--write", *place, *color], step.seconds,
+                    lambda code, text, what=what: done(what, code, text),  # type: ignore[misc]
+                    output=True, extra=extra,
+                )
+            )  # fmt: skip
 
     # -------------------------------------------------------------- verdicts
 
@@ -471,7 +483,7 @@ class Desk:
 
     def tick(self, now: float) -> None:
         """Keep the current incident up to date."""
-        if self._pause is not None and now >= self._pause and self._task is None:
+        if self._pause is not None and now >= self._pause and not self._tasks:
             self._advance(None)
         incident = self.current
         if incident is None or not incident.open:
@@ -492,7 +504,8 @@ class Desk:
             and waited > incident.limit_s > 0
         ):
             incident.limit_passed = True
-            self._start(self._again(incident))
+            if incident.verdict is None or not incident.verdict.diagnosed:
+                self._start(self._again(incident))
         if (
             not self.busy
             and incident.said is None

@@ -160,7 +160,8 @@ class Agent:
         holders = [self.holder] if self.holder is not None else []
         controls = [self.control] if self.control is not None else []
         channels = [c for c in (self.stub, *self.clients) if c.open]
-        for one in (*holders, *controls, *channels):
+        everyone: list[Any] = [*holders, *controls, *channels]
+        for one in everyone:
             writes = isinstance(one, Channel) and one.waiting
             poll.register(one.fileno(), select.POLLIN | (select.POLLOUT if writes else 0))
             found[one.fileno()] = one

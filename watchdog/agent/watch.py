@@ -18,7 +18,7 @@ from fabwatch.watchdog.progress.sampling import Sample, sample, stopped
 from fabwatch.watchdog.ranks import Finder, PageClaim, Rank
 
 _HZ = os.sysconf("SC_CLK_TCK") or 100
-QUICK_S, CALM_S, DEEP_S, FULL_S = 0.2, 2.0, 10.0, 30.0
+QUICK_S, CALM_S, DEEP_S, FULL_S, OOM_S = 0.2, 2.0, 10.0, 30.0, 2.0
 _SETTLING_S = 5.0
 _SHARE = 150
 """A scan that takes t seconds is repeated after at least this many t."""
@@ -46,7 +46,9 @@ class Watch:
         self._changed = 0.0
         self._next_deep = 0.0
         self._next_full = 0.0
+        self._next_oom = 0.0
         self._full_step = 1.0
+        self._over: set[tuple[int, int]] = set()  # identities whose end was seen
         self._genuine: dict[int, int] = {}  # pid -> start ticks of a process that owns its page
 
     def begin(self, root: int, now: float) -> None:
@@ -103,7 +105,7 @@ class Watch:
     def _compare(self, found: tuple[Rank, ...], now: float) -> tuple[list[int], list[int]]:
         new: list[int] = []
         gone: list[int] = []
-        current = {rank.pid: rank for rank in found}
+        current = {r.pid: r for r in found if (r.pid, r.start_ticks) not in self._over}
         for pid, rank in current.items():
             known = self.ranks.get(pid)
             if known is None or known.start_ticks != rank.start_ticks:
@@ -118,6 +120,7 @@ class Watch:
                     self.monitor.restarted(now)
             elif known != rank:
                 self.exits.update(rank)
+                self._changed = now
                 self.seen.pop((known.attempt, known.rank), None)
             self.ranks[pid] = rank
             self.seen[(rank.attempt, rank.rank)] = rank
@@ -144,6 +147,7 @@ class Watch:
         lines = self.exits.take(fds)
         for line in lines:
             self.ranks.pop(line.pid, None)
+            self._over.add((line.pid, line.start_ticks))
             if line.clean and line.attempt == self.attempt:
                 self.monitor.left[line.rank] = now
         if lines:
@@ -163,7 +167,9 @@ class Watch:
                 samples.append(one)
         heads = [pid for pid in (self.root, self.launcher) if pid and pid not in self.ranks]
         self.monitor.observe(now, samples, suspended=bool(heads) and stopped(heads))
-        self.exits.oom.refresh(list(self.ranks))
+        if now >= self._next_oom:
+            self._next_oom = now + OOM_S
+            self.exits.oom.refresh(list(self.ranks))
 
     def others_exiting(self) -> bool:
         """Whether every living rank's interpreter shuts down already."""
