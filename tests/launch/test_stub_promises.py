@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -192,6 +193,40 @@ def test_an_ignored_sigchld_neither_loses_the_exit_code_nor_is_it_hidden_from_th
     assert code == 9
     fields = dict(line.split(":", 1) for line in out.decode().splitlines() if ":" in line)
     assert int(fields["SigIgn"], 16) >> (signal.SIGCHLD - 1) & 1
+
+
+def test_as_the_first_process_of_a_container_it_ends_with_128_plus_the_signal(launches):
+    """Such a process cannot kill itself; and it reaps orphans as an init must."""
+    unshare = ["unshare", "--pid", "--fork", "--mount-proc"]
+    if subprocess.run([*unshare, "true"], capture_output=True).returncode:
+        pytest.skip("no process namespace can be made here")
+    job = "(sleep 0.2 &) ; sleep 0.5; cat /proc/[0-9]*/stat | grep -c ') Z '; kill -9 $$"
+    got = subprocess.run(
+        [*unshare, *launches.argv(["sh", "-c", job])],
+        env=launches.environ(),
+        capture_output=True,
+        timeout=60,
+        cwd=launches.folder,
+    )
+    assert got.returncode == 128 + 9
+    assert got.stdout == b"0\n"
+
+
+def test_the_stub_works_with_a_thousand_descriptors_open(launches):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 1400:
+        pytest.skip(f"only {hard} descriptors are allowed")
+
+    def before() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1400), hard))
+        for _ in range(1100):
+            os.set_inheritable(os.open("/dev/null", os.O_RDONLY), True)
+
+    job = ["sh", "-c", "ls /proc/self/fd | wc -l"]
+    code, out, err = launches.run(job, popen={"preexec_fn": before, "close_fds": False})
+    assert code == 0
+    assert int(out) > 1100
+    assert err == b"fabwatch: all is well\n"
 
 
 def test_the_stub_spends_next_to_no_cpu_while_the_job_runs(launches):

@@ -210,8 +210,10 @@ def _receive(sock: socket.socket, deadline_s: float) -> tuple[bytes | None, list
     fds: list[int] = []
     size = -1
     while size < 0 or len(data) < size:
-        ready, _, _ = select.select([sock], [], [], max(0.0, until - time.monotonic()))
-        if not ready:
+        # Not select(): a process that was handed a thousand descriptors has numbers above 1023.
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
             return None, _close_all(fds)
         if size < 0:
             chunk, fds, _, _ = socket.recv_fds(sock, 8, 4)

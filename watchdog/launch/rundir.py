@@ -183,18 +183,25 @@ def _masked(argv: Sequence[str]) -> list[str]:
 
 
 def write_json(file: Path, value: Mapping[str, Any]) -> None:
-    """Replace ``file`` atomically, mode 0600, on disk when this returns. Raises OSError."""
+    """Replace ``file`` atomically, mode 0600. Raises OSError."""
     part = file.with_name(f".{file.name}.part")
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         with os.fdopen(fd, "wb") as out:
             out.write(json.dumps(value, indent=1).encode() + b"\n")
-            out.flush()
-            os.fsync(out.fileno())
         part.replace(file)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def sync(file: Path) -> None:
+    """Put ``file`` on disk; apart from its writing, for a job should not wait for a disk."""
+    fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def note_end(run_dir: Path, outcome: Mapping[str, int]) -> None:

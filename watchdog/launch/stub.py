@@ -169,7 +169,10 @@ class _Run:
             return ready.to_json()
 
         def then() -> None:
-            if made and options.keep is not None:
+            if not made:
+                return
+            rundir.sync(made[0] / rundir.FILE)
+            if options.keep is not None:
                 rundir.prune(made[0].parent, options.keep, made[0])
 
         why = f"no answer in {PREPARE_S:g} s"
