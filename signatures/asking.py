@@ -35,11 +35,16 @@ HOW: dict[str, str] = {
 
 
 def ask(name: str, facts: Facts, ranks: Iterable[int] = ()) -> str:
-    """``process.stopped (state T ...): fetch cat /proc/PID/status ... of rank 3``."""
+    """``process.stopped (state T ...): fetch cat /proc/PID/status ... of rank 3``.
+
+    "" when every source that can show the fact has been read: then there is nothing to fetch.
+    """
     entry = VOCABULARY[name]
     wanted = set(ranks)
-    useful = entry.denied_by or entry.seen_by
-    source = next((s for s in useful if not _read(s, facts, wanted)), useful[0])
+    order = (*entry.denied_by, *(s for s in entry.seen_by if s not in entry.denied_by))
+    source = next((s for s in order if not _read(s, facts, wanted)), "")
+    if not source:
+        return ""
     who = f" of {ranks_text(wanted)}" if wanted and source not in _JOB_WIDE else ""
     return f"{name} ({entry.says}): fetch {HOW[source]}{who}"
 

@@ -133,7 +133,7 @@ def _candidate(one: Match, facts: Facts, outcome: Outcome) -> Candidate:
             for point in sorted(one.points, key=lambda p: -abs(p.worth) if p.counted else 0.0)
             if point.known is not Known.UNKNOWN
         ),
-        asks=tuple(ask(name, facts, one.where.ranks) for name in one.asks),
+        asks=tuple(text for name in one.asks if (text := ask(name, facts, one.where.ranks))),
         mitigations=tuple(
             Advice(
                 id=m.id,
@@ -162,7 +162,7 @@ def _asks(
     it: Situation, outcome: Outcome, candidates: Sequence[Candidate], analysis: Analysis
 ) -> tuple[str, ...]:
     """What to fetch next: only where the evidence leaves something open, most telling first."""
-    if outcome in ("healthy",):
+    if outcome == "healthy":
         return ()
     asks: list[str] = []
     if outcome == "cannot-tell":
@@ -176,9 +176,9 @@ def _asks(
     if outcome == "cannot-tell":
         top = next((m for m in it.matches if m.id in {c.id for c in candidates}), None)
         asks += top.signature.capture_next if top else ()
-        if not asks:
+        if not any(asks):
             asks += [ask(name, it.facts) for name in _FIRST]
-    return tuple(dict.fromkeys(asks))[:MOST_ASKS]
+    return tuple(dict.fromkeys(text for text in asks if text))[:MOST_ASKS]
 
 
 _FIRST = ("collective.lagging", "process.stopped", "stack.in-user-code", "process.exited")

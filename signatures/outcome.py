@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from fabwatch.signatures.matching import Match
 from fabwatch.signatures.situation import AT_ONCE, WRONG, Situation
 from fabwatch.signatures.verdict import Outcome, Symptom
+from fabwatch.watchdog.evidence.known import Known
 
 _DEATHS = (
     "process.exited",
@@ -53,13 +55,18 @@ def symptom_of(it: Situation, outcome: Outcome) -> Symptom:
     standing = it.standing
     if outcome == "diagnosed" and standing[0].signature.symptom != "hang":
         return _symptom(standing[0].signature.symptom)
-    if it.pending or it.yes("timeout.reported"):
+    timed_out = it.yes("timeout.reported", "wait.exceeded")
+    if outcome == "diagnosed" and not it.roots and not timed_out and _mismatched(standing[0]):
+        return "wrong-numbers"  # it differed and went on
+    if it.pending or timed_out:
         return "hang"
     if it.yes(*_DEATHS):
         return "crash"
-    if it.yes(*_MISMATCHES):
-        return "wrong-numbers"
     return "hang" if outcome == "diagnosed" else "none"
+
+
+def _mismatched(one: Match) -> bool:
+    return any(p.clue.fact in _MISMATCHES and p.known is Known.YES for p in one.points)
 
 
 def _symptom(text: str) -> Symptom:
