@@ -290,12 +290,12 @@ def _evidence(verdict: Verdict) -> Section:
     lines = []
     if any(tried.values()):
         text = ", ".join(f"{n} {name}" for name, n in tried.items() if n or name == "ok")
-        lines.append(Line(text, _timing(verdict)))
-    elif _timing(verdict):
-        lines.append(Line(_timing(verdict)))
+        lines.append(Line(text))
+    if timing := _timing(verdict):
+        lines.append(Line(timing))
     lines += [Line(clean(gap), sign="gap") for gap in counts.gaps]
     lines += [Line(clean(note), sign="note") for note in verdict.notes]
-    return Section("evidence", tuple(lines), most=3, width=1)
+    return Section("evidence", tuple(lines), most=4, width=1)
 
 
 def _timing(verdict: Verdict) -> str:

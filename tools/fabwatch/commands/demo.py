@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 RANKS = 4
 CULPRIT = 2
+LOG = "demo.log"
 FAULTS = {
     "sigstop": "is stopped, as by kill -STOP",
     "gil": "holds the GIL in a regular expression that never ends",
@@ -38,7 +39,9 @@ FAULTS = {
     metavar="SECONDS",
     help="How long the job trains before it breaks.",
 )
-@click.option("--out", metavar="DIR", default="fabwatch-runs", show_default=True)
+@click.option(
+    "--out", metavar="DIR", default="fabwatch-runs", show_default=True, help="Where the run goes."
+)
 @click.option(
     "--timeout",
     type=click.FloatRange(min=10),
@@ -50,7 +53,7 @@ FAULTS = {
 def command(fault: str, after: float, out: str, timeout: float) -> None:
     """Start a 4-rank training job on the CPU, break one rank, and show what fabwatch says.
 
-    Exit code: 0 the rank that was broken was named, 1 it was not.
+    Exit code: 0 the rank that was broken was named, and no other; 1 it was not.
     """
     import importlib.util
 
@@ -60,15 +63,15 @@ def command(fault: str, after: float, out: str, timeout: float) -> None:
             "  pip install torch --index-url https://download.pytorch.org/whl/cpu"
         )
     home = Path(out).absolute()
-    before = set(home.glob("*")) if home.is_dir() else set()
+    home.mkdir(parents=True, exist_ok=True)
     say(f"a {RANKS}-rank training job on the CPU; after {after:.0f} s, rank {CULPRIT}")
     say(f"  {FAULTS[fault]}. Nobody tells the watch. It runs as:")
     job = launch(fault, after, home)
     try:
-        found = wait(job, home, before, timeout)
+        named = judge(wait(job, home, timeout), home, fault)
     finally:
         end(job)
-    raise SystemExit(judge(found, fault))
+    raise SystemExit(0 if named else 1)
 
 
 def say(text: str) -> None:
@@ -77,7 +80,7 @@ def say(text: str) -> None:
 
 
 def launch(fault: str, after: float, home: Path) -> subprocess.Popen[bytes]:
-    """Start the job, wrapped."""
+    """Start the job, wrapped; what it prints goes to a log of its own."""
     import os
     import shlex
     import subprocess
@@ -86,52 +89,55 @@ def launch(fault: str, after: float, home: Path) -> subprocess.Popen[bytes]:
     words += ["fabwatch.chaos.workloads.train", f"--fault={fault}", f"--culprit={CULPRIT}"]
     words += [f"--after={after:g}"]
     say(f"  fabwatch python {shlex.join(words)}")
-    wrapper = [
-        sys.executable,
-        "-m",
-        "fabwatch",
-        "--out",
-        str(home),
-        "--job-name",
-        "demo",
-        "--quiet",
-    ]
+    wrapper = [sys.executable, "-m", "fabwatch", "--quiet", "--out", str(home), "--job-name=demo"]
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     environ.pop("FABWATCH_RUN_DIR", None)
-    return subprocess.Popen(
-        [*wrapper, sys.executable, *words], env=environ, stdin=subprocess.DEVNULL
-    )
+    with (home / LOG).open("wb") as log:
+        return subprocess.Popen(
+            [*wrapper, sys.executable, *words],
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
 
 
-def wait(
-    job: subprocess.Popen[bytes], home: Path, before: set[Path], timeout: float
-) -> Path | None:
-    """The run, once an incident was diagnosed or the job ended by itself; None when too late."""
+def wait(job: subprocess.Popen[bytes], home: Path, timeout: float) -> Path | None:
+    """The incident that was diagnosed, or the run of a job that ended without; None: too late."""
     import json
     import time
 
     limit = time.monotonic() + timeout
     while time.monotonic() < limit:
         ended = job.poll() is not None
-        for run in set(home.glob("demo-*")) - before:
-            for verdict in [*run.glob("incidents/*/verdict.json"), run / "verdict.json"]:
-                try:
-                    outcome = json.loads(verdict.read_bytes()).get("outcome")
-                except (OSError, ValueError):
-                    continue
-                if outcome == "diagnosed":
-                    if not ended:
-                        say("diagnosed; ending the job")
-                    return run
+        run = run_of(job, home)
+        for verdict in sorted(run.glob("incidents/*/verdict.json")) if run else ():
+            try:
+                if json.loads(verdict.read_bytes()).get("outcome") == "diagnosed":
+                    return verdict.parent
+            except (OSError, ValueError):
+                continue  # pruned, or somebody else's file: the next look tells
         if ended:
-            return next(iter(set(home.glob("demo-*")) - before), None)
+            return run
         time.sleep(0.25)
-    say(f"no diagnosis within {timeout:.0f} s; ending the job")
-    return next(iter(set(home.glob("demo-*")) - before), None)
+    return None
+
+
+def run_of(job: subprocess.Popen[bytes], home: Path) -> Path | None:
+    """The run directory of this job, by the stub's process id."""
+    import json
+
+    for file in home.glob("demo-*/launch.json"):
+        try:
+            if json.loads(file.read_bytes()).get("stub_pid") == job.pid:
+                return file.parent
+        except (OSError, ValueError):
+            continue
+    return None
 
 
 def end(job: subprocess.Popen[bytes]) -> None:
-    """End the job as Ctrl-C would; then the ranks that it left behind, stopped or not."""
+    """End the job: its ranks too, stopped or not, so that the launcher need not wait for them."""
     import contextlib
     import signal
     import subprocess
@@ -144,10 +150,10 @@ def end(job: subprocess.Popen[bytes]) -> None:
         ours = []
     if job.poll() is None:
         job.send_signal(signal.SIGINT)
-        for process in ours:
-            with contextlib.suppress(psutil.Error):
-                if process.status() == psutil.STATUS_STOPPED:
-                    process.resume()
+    for process in ours:
+        with contextlib.suppress(psutil.Error):
+            if "RANK" in process.environ():
+                process.kill()
     try:
         job.wait(30)
     except subprocess.TimeoutExpired:
@@ -158,26 +164,23 @@ def end(job: subprocess.Popen[bytes]) -> None:
         job.wait(10)
 
 
-def judge(run: Path | None, fault: str) -> int:
-    """Compare the verdict with what was done; return the exit code."""
-    if run is None:
-        say("no run directory was made")
-        return 1
+def judge(found: Path | None, home: Path, fault: str) -> bool:
+    """Show the verdict beside what was done; True when the broken rank, and no other, was named."""
+    if found is None:
+        say(f"no diagnosis in time; the job's own log: {home / LOG}")
+        return False
     from fabwatch.commands._terminal import terminal
-    from fabwatch.commands.match import of_run
+    from fabwatch.signatures.diagnose import diagnose
     from fabwatch.signatures.report.screen import screen
+    from fabwatch.watchdog.evidence.reading import read
 
-    verdict, place = of_run(run, None)
+    verdict = diagnose(read([found]))
     how = terminal()
+    text = screen(verdict, str(found), width=how.width, color=how.color, unicode=how.unicode)
     click.echo()
-    click.echo(
-        screen(verdict, place, width=how.width, color=how.color, unicode=how.unicode),
-        nl=False,
-        color=how.color,
-    )
+    click.echo(text, color=how.color)
     named = verdict.outcome == "diagnosed" and verdict.culprits.ranks == (CULPRIT,)
-    click.echo()
     say(f"what was done: rank {CULPRIT} {FAULTS[fault]}")
     say("what was found: " + ("that rank, and no other" if named else "not that; see above"))
-    say(f"look again: fabwatch match {run}")
-    return 0 if named else 1
+    say(f"look again: fabwatch match {found}; the job's own log: {home / LOG}")
+    return named
