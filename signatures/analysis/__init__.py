@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fabwatch.signatures.analysis.analyse import Readable, analyse
+from fabwatch.signatures.analysis.analyse import analyse
 from fabwatch.signatures.analysis.model import Analysis, Ask, Doubt, HangGraph, Root
 
-__all__ = ["Analysis", "Ask", "Doubt", "HangGraph", "Readable", "Root", "analyse"]
+__all__ = ["Analysis", "Ask", "Doubt", "HangGraph", "Root", "analyse"]

@@ -1,11 +1,10 @@
-"""Compares ranks: from one reading to facts, the hang graph with its roots, and what to ask next."""
+"""Compares ranks: from one reading to facts, the hang graph and what to ask next."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from fabwatch.signatures.analysis import (
     asks,
@@ -26,53 +25,12 @@ from fabwatch.signatures.analysis.model import Analysis, Doubt, HangGraph
 from fabwatch.signatures.analysis.roots import Scene
 from fabwatch.signatures.analysis.situation import assemble
 from fabwatch.watchdog.evidence.facts import Facts
-from fabwatch.watchdog.evidence.observations import (
-    Exit,
-    GpuReport,
-    JobShape,
-    LogEvent,
-    ProcessState,
-    ProgressPage,
-    PythonError,
-    RankStacks,
-    RankTrace,
-    RasReport,
-    Source,
-    Stall,
-)
+from fabwatch.watchdog.evidence.observations import ProcessState, RankStacks
+from fabwatch.watchdog.evidence.reading import Reading
 from fabwatch.watchdog.evidence.vocabulary import SOURCES
 
 
-class Readable(Protocol):
-    """The part of a Reading that the analysis uses."""
-
-    @property
-    def traces(self) -> Sequence[RankTrace]: ...
-    @property
-    def pages(self) -> Sequence[ProgressPage]: ...
-    @property
-    def stacks(self) -> Sequence[RankStacks]: ...
-    @property
-    def processes(self) -> Sequence[ProcessState]: ...
-    @property
-    def exits(self) -> Sequence[Exit]: ...
-    @property
-    def errors(self) -> Sequence[PythonError]: ...
-    @property
-    def events(self) -> Sequence[LogEvent]: ...
-    @property
-    def ras(self) -> Sequence[RasReport]: ...
-    @property
-    def gpus(self) -> Sequence[GpuReport]: ...
-    @property
-    def stalls(self) -> Sequence[Stall]: ...
-    @property
-    def shapes(self) -> Sequence[JobShape]: ...
-    @property
-    def looked(self) -> Sequence[Source]: ...
-
-
-def analyse(reading: Readable) -> Analysis:
+def analyse(reading: Reading) -> Analysis:
     """Facts across ranks and the wait-for graph of one reading (one incident, or saved files)."""
     facts = Facts()
     pids = _pids(reading)
@@ -103,7 +61,8 @@ def analyse(reading: Readable) -> Analysis:
     frames = normalise.call_frames(reading.traces)
     made = assemble(recorded, log, report, standing, stage_cites, frames, ranks)
     waits = bool(made.situation.heads) or bool(log.timeouts)
-    deaths = exits.judge(reading.exits, reading.errors, reading.events, pids, waits, facts)
+    deaths = exits.judge(reading.exits, reading.errors, reading.events, pids, waits, bool(log.timeouts),
+                         facts)  # fmt: skip
     motion.advanced |= set(made.stale)
     _halt(made.situation, procs, deaths)
     rank_cites = _rank_cites(recorded, stage_cites, states)
@@ -145,7 +104,7 @@ def analyse(reading: Readable) -> Analysis:
     )
 
 
-def _pids(reading: Readable) -> dict[int, int]:
+def _pids(reading: Reading) -> dict[int, int]:
     """Pid -> rank. On several hosts the same pid may mean two ranks; then it means none."""
     out: dict[int, set[int]] = defaultdict(set)
     for page in reading.pages:
@@ -166,7 +125,7 @@ def _pids(reading: Readable) -> dict[int, int]:
     return {pid: next(iter(ranks)) for pid, ranks in out.items() if len(ranks) == 1 and pid}
 
 
-def _hosts(reading: Readable) -> dict[int, str]:
+def _hosts(reading: Reading) -> dict[int, str]:
     out: dict[int, str] = {}
     for shape in reading.shapes:
         for rank, host, _ in shape.ranks:
@@ -182,9 +141,7 @@ def _hosts(reading: Readable) -> dict[int, str]:
     return out
 
 
-def _stacks(
-    found: Sequence[RankStacks], pids: Mapping[int, int]
-) -> dict[int, list[RankStacks]]:
+def _stacks(found: Sequence[RankStacks], pids: Mapping[int, int]) -> dict[int, list[RankStacks]]:
     """Rank -> stacks of its own process (not of its data-loader workers), by snapshot."""
     main_pid = {rank: pid for pid, rank in pids.items()}
     out: dict[int, list[RankStacks]] = defaultdict(list)
@@ -228,7 +185,7 @@ def _stages(
 
 
 def _ranks(
-    reading: Readable,
+    reading: Reading,
     by_rank: Mapping[int, Sequence[RankStacks]],
     recorded: normalise.Recorded,
     world: int | None,
@@ -246,7 +203,7 @@ def _ranks(
     return sorted(ranks)
 
 
-def _look(reading: Readable, facts: Facts, pids: Mapping[int, int]) -> None:
+def _look(reading: Reading, facts: Facts, pids: Mapping[int, int]) -> None:
     """Remember what was read, so that NO and UNKNOWN can be told apart."""
     for source in reading.looked:
         if source.kind in SOURCES:
@@ -264,9 +221,7 @@ def _look(reading: Readable, facts: Facts, pids: Mapping[int, int]) -> None:
                 facts.look(source.kind, *(() if source.rank is None else (source.rank,)))
 
 
-def _halt(
-    situation: graph.Situation, procs: processes.Processes, deaths: exits.Deaths
-) -> None:
+def _halt(situation: graph.Situation, procs: processes.Processes, deaths: exits.Deaths) -> None:
     """Stopped ranks and first deaths hold everybody up; those whom they took along do not."""
     first = {d.rank for d in (*deaths.first, *deaths.left)}
     situation.halted = frozenset(first | set(procs.stopped))
@@ -303,4 +258,4 @@ def _edges(built: graph.Graph) -> dict[int, tuple[int, ...]]:
     return out
 
 
-__all__ = ["Readable", "analyse"]
+__all__ = ["analyse"]

@@ -9,7 +9,7 @@ from fabwatch.watchdog.evidence.observations import GpuReport
 
 BUSY_PERCENT = 95
 LOW_POWER = 0.35
-"""Of the power cap. Real kernels on a busy GPU draw far more, an idle one draws less and is not busy."""
+"""Of the power cap. Real kernels on a busy GPU draw far more; an idle one is not busy."""
 
 
 def look(reports: Iterable[GpuReport], rank_of_pid: Mapping[int, int], facts: Facts) -> None:

@@ -44,7 +44,9 @@ _OUTSIDE = {signals.SIGTERM, signals.SIGINT, signals.SIGHUP}
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """One rank's end, judged. ``kind`` is exception, killed, oom, segfault, abort, exit, left,
+    """One rank's end, judged.
+
+    ``kind`` is exception, killed, oom, segfault, abort, exit, left,
     terminated or victim; ``primary`` when nothing else explains it. ``spoke``: an exception of its
     own says that it was a victim.
     """
@@ -61,8 +63,9 @@ class Death:
 
 @dataclass(slots=True)
 class Deaths:
-    """All deaths. ``first`` are the ranks that began it, () when nobody died of a cause of its
-    own. ``gone`` are all ranks whose process has ended.
+    """All deaths.
+
+    ``first`` are the ranks that began it, () when nobody died of a cause of its own. ``gone`` are all ranks whose process has ended.
     """
 
     first: tuple[Death, ...] = ()
@@ -94,9 +97,14 @@ def judge(
     events: Iterable[LogEvent],
     rank_of_pid: Mapping[int, int],
     waiting: bool,
+    timed_out: bool,
     facts: Facts,
 ) -> Deaths:
-    """Add exit and exception facts; say who began it. ``waiting``: somebody waits in an operation."""
+    """Add exit and exception facts; say who began it.
+
+    ``waiting``: somebody waits in an operation. ``timed_out``: the job reported a time-out, after
+    which torch's own watchdog aborts processes.
+    """
     events = list(events)
     last: dict[int, Exit] = {}
     for one in exits:
@@ -113,7 +121,7 @@ def judge(
     _claim_nameless(nameless, by_rank, last)
     oom = _oom_ranks(last, events, rank_of_pid, facts)
     told = bool(nameless) and all(is_consequent(e) for e in nameless)
-    aborts = told or any(CONSEQUENT.search(e.text) for e in events)
+    aborts = told or timed_out or any(CONSEQUENT.search(e.text) for e in events)
     deaths: dict[int, Death] = {}
     for rank in sorted(set(last) | set(by_rank)):
         death = _death(rank, last.get(rank), by_rank.get(rank, []), oom)
@@ -129,7 +137,9 @@ def judge(
     _say_errors(by_rank, nameless, facts)
     gone = {r: d for r, d in deaths.items() if r in last}
     left = tuple(d for d in deaths.values() if d.kind == "left") if waiting else ()
-    alive = len(last) < len(set(last) | set(by_rank)) or any(d.kind != "left" for d in gone.values())
+    alive = len(last) < len(set(last) | set(by_rank)) or any(
+        d.kind != "left" for d in gone.values()
+    )
     if not (left and (waiting or alive)):
         left = ()
     first = _first(deaths, left)
@@ -167,11 +177,11 @@ def _oom_ranks(
             continue
         text = event.get("pid")
         pid = int(text) if text.isdigit() else None
-        rank = pids.get(pid) if pid is not None else event.rank
-        if rank is not None:
-            out[rank] = (*out.get(rank, ()), event.cite)
+        who = pids.get(pid) if pid is not None else event.rank
+        if who is not None:
+            out[who] = (*out.get(who, ()), event.cite)
             memcg = "memcg" in event.text.lower() or "cgroup" in event.text.lower()
-            scope.setdefault(rank, "cgroup" if memcg else "global")
+            scope.setdefault(who, "cgroup" if memcg else "global")
     for rank, cites in sorted(out.items()):
         facts.add(fact("process.oom-killed", ranks=[rank], cites=cites, scope=scope[rank]))
     return out
@@ -194,7 +204,9 @@ def _death(
         error = own[0]
         return Death(rank, "exception", True, when, _frame(error), cites, error.type)
     if one is None:
-        return Death(rank, "victim", False, when, "", cites, errors[0].type, True) if errors else None
+        return (
+            Death(rank, "victim", False, when, "", cites, errors[0].type, True) if errors else None
+        )
     if errors or one.ours:
         what = errors[0].type if errors else "ended by the launcher"
         return Death(rank, "victim", False, when, "", cites, what, bool(errors))
@@ -229,7 +241,7 @@ def _frame(error: PythonError) -> str:
 
 
 def _first(deaths: Mapping[int, Death], left: tuple[Death, ...]) -> tuple[Death, ...]:
-    """Who began it. Ranks that died of the very same exception, or of unexplained kills, count too."""
+    """Who began it; ranks that died of the very same exception, or were killed too, count."""
     leavers = {d.rank for d in left}
     causes = [d for d in deaths.values() if d.primary and (d.kind != "left" or d.rank in leavers)]
     if not causes:
@@ -242,9 +254,7 @@ def _first(deaths: Mapping[int, Death], left: tuple[Death, ...]) -> tuple[Death,
     same = {head.rank: head}
     for death in causes:
         twin = death.kind == head.kind and death.what == head.what and death.frame == head.frame
-        if twin and death.kind in ("exception", "left", "oom", "killed", "segfault"):
-            same[death.rank] = death
-        elif death.kind in ("killed", "oom", "segfault") and head.kind in ("killed", "oom"):
+        if (twin and death.kind in ("exception", "left", "oom", "killed", "segfault")) or (death.kind in ("killed", "oom", "segfault") and head.kind in ("killed", "oom")):
             same[death.rank] = death
     return tuple(same[r] for r in sorted(same))
 
@@ -287,18 +297,29 @@ def _say_deaths(
         if one is None:
             continue
         code, number = normal_exit(one)
-        here = {"ranks": [rank], "cites": death.cites}
         begin = rank in began
+
+        def say(
+            name: str,
+            code: int | None = None,
+            signal: int | None = None,
+            rank: int = rank,
+            cites: tuple[str, ...] = death.cites,
+            begin: bool = begin,
+        ) -> None:
+            end = {"code": code} if signal is None else {"signal": signal}
+            facts.add(fact(name, ranks=[rank], cites=cites, first=begin, **end))  # type: ignore[arg-type]
+
         if code not in (0, None):
-            facts.add(fact("process.exited", **here, code=code, first=begin, ours=one.ours))
+            say("process.exited", code=code)
         own_fault = number in _FAULT_SIGNALS or number == signals.SIGABRT
         if number is not None and not one.ours and number not in _OUTSIDE and not own_fault:
-            facts.add(fact("process.killed", **here, signal=number, first=begin))
+            say("process.killed", signal=number)
         if number in _FAULT_SIGNALS:
-            facts.add(fact("process.segfaulted", **here, signal=number, first=begin))
+            say("process.segfaulted", signal=number)
         if number == signals.SIGABRT:
-            facts.add(fact("process.aborted", **here, first=begin))
+            say("process.aborted", signal=number)
         if number in _OUTSIDE and not one.ours and not began:
-            facts.add(fact("process.terminated", **here, signal=number))
+            say("process.terminated", signal=number)
         if rank in leavers:
-            facts.add(fact("process.left", **here, code=0, first=begin))
+            say("process.left", code=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from fabwatch.signatures.analysis import mismatch, model
 from fabwatch.signatures.analysis.graph import Graph, Head
@@ -16,7 +17,7 @@ from fabwatch.signatures.analysis.roots import Scene
 from fabwatch.signatures.analysis.situation import Assembled
 from fabwatch.signatures.analysis.snapshots import Motion
 from fabwatch.signatures.analysis.stages import Stage
-from fabwatch.watchdog.evidence.facts import Facts, Scalar, fact
+from fabwatch.watchdog.evidence.facts import Fact, Facts, Scalar, fact
 from fabwatch.watchdog.evidence.observations import Frame, RankStacks
 
 Key = tuple[str, int]
@@ -161,47 +162,53 @@ def say_graph(
         facts.add(fact("wait.waiting", ranks=waiting, cites=[h.cite for h in heads_of if h.cite]))
 
 
-def _say_root(
-    root: Root, built: Graph, scene: Scene, made: Assembled, facts: Facts
-) -> None:
+def _say_root(root: Root, built: Graph, scene: Scene, made: Assembled, facts: Facts) -> None:
     detail: dict[str, Scalar] = {
-        "kind": root.kind, "group": root.group, "op": root.op, "seq": root.seq,
-        "frame": root.frame, "stage": root.stage, "sure": root.sure, "waiting": len(root.others),
-        "suspects": ", ".join(map(str, root.suspects[:32])), "why": root.why,
-    }  # fmt: skip
-    facts.add(fact("wait.root", ranks=root.ranks, cites=root.cites,
-                   hosts=(), **{k: v for k, v in detail.items() if v != ""}))  # fmt: skip
-    here = {"group": root.group, "op": root.op, "seq": root.seq}
+        "frame": root.frame,
+        "stage": root.stage,
+        "suspects": ", ".join(map(str, root.suspects[:32])),
+        "why": root.why,
+    }
+
+    def say(name: str, ranks: Sequence[int], **more: Scalar) -> None:
+        given = {"group": root.group, "op": root.op, "seq": root.seq, **more}
+        facts.add(_fact(name, ranks, root.cites, given))
+
+    say("wait.root", root.ranks, kind=root.kind, sure=root.sure, waiting=len(root.others),
+        **{k: v for k, v in detail.items() if v != ""})  # fmt: skip
     if root.kind == model.IN_COLLECTIVE and root.stage != "p2p":
-        facts.add(fact("collective.incomplete", ranks=root.suspects, cites=root.cites, **here))
+        say("collective.incomplete", root.suspects)
     elif root.kind == model.COMPLETION_LAG:
         if root.ranks and root.sure:
-            facts.add(fact("collective.completion-lagging", ranks=root.ranks, cites=root.cites,
-                           **here))  # fmt: skip
+            say("collective.completion-lagging", root.ranks)
         else:
-            facts.add(fact("collective.incomplete", ranks=root.others, cites=root.cites, **here))
-    elif root.kind == model.GPU_STALLED and root.op and root.why:
-        facts.add(fact("collective.not-started", ranks=root.ranks, cites=root.cites, **here))
-        facts.add(fact("collective.incomplete", ranks=root.others, cites=root.cites, **here))
+            say("collective.incomplete", root.others)
+    elif root.kind == model.GPU_STALLED and root.stage == "device":
+        say("collective.not-started", root.ranks)
+        say("collective.incomplete", root.others)
     elif root.kind == model.DEADLOCK:
-        facts.add(fact("collective.deadlocked", ranks=root.ranks, cites=root.cites, **here,
-                       why=root.why))  # fmt: skip
+        say("collective.deadlocked", root.ranks, why=root.why)
     elif root.kind == model.P2P_CYCLE:
-        facts.add(fact("p2p.deadlocked", ranks=root.ranks, cites=root.cites, why=root.why))
+        say("p2p.deadlocked", root.ranks, why=root.why)
     elif root.kind == model.P2P_UNMATCHED:
-        facts.add(fact("p2p.unmatched", ranks=root.ranks, cites=root.cites, why=root.why))
+        say("p2p.unmatched", root.ranks, why=root.why)
     if root.kind == model.LEFT and not any(r in scene.deaths.gone for r in root.ranks):
-        facts.add(fact("process.left", ranks=root.ranks, cites=root.cites, teardown=True))
+        say("process.left", root.ranks, teardown=True)
     if root.kind == model.ABSENT:
         for rank in (*root.ranks, *root.suspects)[:64]:
-            facts.add(fact("process.absent", ranks=[rank], cites=root.cites[:2], sure=False))
+            say("process.absent", [rank], sure=False)
     _say_lag(root, built, scene, made, facts)
 
 
-def _say_lag(
-    root: Root, built: Graph, scene: Scene, made: Assembled, facts: Facts
-) -> None:
-    if root.kind in model.MISMATCHES or not root.ranks:
+def _fact(
+    name: str, ranks: Sequence[int], cites: Sequence[str], detail: Mapping[str, Scalar]
+) -> Fact:
+    return replace(fact(name, ranks=ranks, cites=cites), detail=tuple(sorted(detail.items())))
+
+
+def _say_lag(root: Root, built: Graph, scene: Scene, made: Assembled, facts: Facts) -> None:
+    crossed = (model.DEADLOCK, model.P2P_CYCLE, model.CALL_SITES)
+    if root.kind in (*model.MISMATCHES, *crossed) or not root.ranks:
         return
     mine = set(root.ranks)
     for node in built.nodes:

@@ -131,7 +131,7 @@ def _preamble(roots: list[Root], scene: Scene, log: Logs, built: Graph) -> list[
     lost = tuple(sorted(r for r in members if r not in entered))
     others = tuple(sorted(node.waiters))
     label = scene.labels.get(node.group, node.group)
-    blamed = lost if len(lost) == 1 else ()
+    blamed: tuple[int, ...] = lost if len(lost) == 1 else ()
     if len(members) == 2:
         blamed = tuple(sorted(members))
     root = Root(blamed, model.SIZE_MISMATCH, label, node.op, node.seq, cites=cites,

@@ -68,9 +68,7 @@ def split(
     return Split(group, seq, op, aspect, ranks, tie, readable, unfinished)
 
 
-def find(
-    group: str, members: Sequence[int], by_seq: Mapping[int, Mapping[int, Op]]
-) -> list[Split]:
+def find(group: str, members: Sequence[int], by_seq: Mapping[int, Mapping[int, Op]]) -> list[Split]:
     """The first disagreement of one group: every aspect that differs at that operation.
 
     Only operations that at least two ranks recorded can tell. Linear in entries.
@@ -98,9 +96,7 @@ def _alike(ops: Mapping[int, Op]) -> bool:
     )
 
 
-def _compare(
-    group: str, seq: int, members: Sequence[int], ops: Mapping[int, Op]
-) -> list[Split]:
+def _compare(group: str, seq: int, members: Sequence[int], ops: Mapping[int, Op]) -> list[Split]:
     unfinished = any(not op.finished for op in ops.values())
     kinds = {rank: family(op.op) for rank, op in ops.items()}
     name = Counter(kinds.values()).most_common(1)[0][0]

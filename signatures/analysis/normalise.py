@@ -44,8 +44,10 @@ class GroupInfo:
 
 @dataclass(slots=True)
 class Marks:
-    """High-water marks of one rank in one group. ``firm`` when the evidence was complete enough
-    for "never entered" to be a statement and not a gap.
+    """High-water marks of one rank in one group.
+
+    ``firm`` when the evidence was complete enough for "never entered" to be a statement and not
+    a gap.
     """
 
     entered: int = -1

@@ -1,4 +1,4 @@
-"""Says which processes can do nothing any more: stopped, frozen, in D state, or starved of the GIL."""
+"""Says which processes can do nothing any more: stopped, frozen, in D state, without the GIL."""
 
 from __future__ import annotations
 

@@ -15,9 +15,21 @@ from fabwatch.signatures.analysis.stages import Stage
 from fabwatch.watchdog.evidence.known import Known
 
 SYNCHRONISING = frozenset(
-    """all_reduce all_reduce_coalesced all_gather all_gather_base all_gather_coalesced
-    all_gather_into_tensor_coalesced reduce_scatter reduce_scatter_base
-    reduce_scatter_tensor_coalesced all_to_all all_to_all_base barrier monitored_barrier""".split()
+    {
+        "all_reduce",
+        "all_reduce_coalesced",
+        "all_gather",
+        "all_gather_base",
+        "all_gather_coalesced",
+        "all_gather_into_tensor_coalesced",
+        "reduce_scatter",
+        "reduce_scatter_base",
+        "reduce_scatter_tensor_coalesced",
+        "all_to_all",
+        "all_to_all_base",
+        "barrier",
+        "monitored_barrier",
+    }
 )
 """Operations that nobody can finish before everybody has entered."""
 
@@ -76,35 +88,34 @@ def _of_sink(sink: Sink, scene: Scene, waited_in: Mapping[int, OpNode]) -> Root 
     return _of_rank(rank, sink, scene, waited_in.get(rank))
 
 
-def _place(node: OpNode | None, scene: Scene) -> dict[str, object]:
-    if node is None:
-        return {}
-    return {"group": scene.labels.get(node.group, node.group), "op": node.op, "seq": node.seq}
-
-
 def _of_rank(rank: int, sink: Sink, scene: Scene, node: OpNode | None) -> Root:
     """A rank that holds others up and waits for nobody."""
     stage = scene.stages.get(rank)
     frame = str(stage.frame) if stage and stage.frame else ""
     primary = stage.primary if stage else ""
     cites = (*scene.rank_cites.get(rank, ()), *_waiter_cites(node, scene))
-    place = _place(node, scene)
-    common = {"ranks": (rank,), "frame": frame, "stage": primary, "others": sink.others, **place}
-    death = scene.deaths.gone.get(rank)
+    label = scene.labels.get(node.group, node.group) if node else ""
+    root = Root((rank,), model.HOST_STALL, label, node.op if node else "", node.seq if node else -1,
+                frame, cites, sink.others, primary)  # fmt: skip
+    causes = {d.rank: d for d in (*scene.deaths.left, *scene.deaths.first)}
+    death = causes.get(rank)
     if rank in scene.stopped:
-        return Root(kind=model.STOPPED, cites=(*scene.stopped[rank], *cites), **common)  # type: ignore[arg-type]
+        return replace(root, kind=model.STOPPED, cites=(*scene.stopped[rank], *cites))
     if death is not None:
         kind = model.LEFT if death.kind == "left" else model.DEAD
-        common["frame"] = death.frame or frame
-        return Root(kind=kind, cites=(*death.cites, *cites), why=death.what, **common)  # type: ignore[arg-type]
+        return replace(root, kind=kind, cites=(*death.cites, *cites), why=death.what,
+                       frame=death.frame or frame)  # fmt: skip
     if rank in scene.situation.absent:
-        return Root(kind=model.ABSENT, cites=cites, sure=False, **common)  # type: ignore[arg-type]
+        return replace(root, kind=model.ABSENT, sure=False)
     if primary == "teardown":
-        return Root(kind=model.LEFT, cites=cites, **common)  # type: ignore[arg-type]
+        return replace(root, kind=model.LEFT)
+    if primary == "device-sync" and node is not None:
+        return replace(root, kind=model.GPU_STALLED, stage="device-sync",
+                       why="waits for its own device with nothing of the group in flight")  # fmt: skip
     firm = node is None or rank in scene.firm.get(node.group, set())
     stands = primary in ("collective", "p2p")
     why = "its stack stands in a collective that no recorder shows" if stands else ""
-    return Root(kind=model.HOST_STALL, cites=cites, sure=firm and not stands, why=why, **common)  # type: ignore[arg-type]
+    return replace(root, sure=firm and not stands, why=why)
 
 
 def _waiter_cites(node: OpNode | None, scene: Scene) -> tuple[str, ...]:
@@ -168,9 +179,7 @@ def _of_op(node: OpNode, sink: Sink, scene: Scene) -> Root | None:
                 "some members are through; the operation lets them")  # fmt: skip
 
 
-def _lag(
-    node: OpNode, scene: Scene, frame: str, cites: tuple[str, ...], sink: Sink
-) -> Root:
+def _lag(node: OpNode, scene: Scene, frame: str, cites: tuple[str, ...], sink: Sink) -> Root:
     """Some finished an operation that nobody can finish alone: blame the smaller side."""
     label = scene.labels.get(node.group, node.group)
     late, done = tuple(sorted(node.waiters)), tuple(sorted(node.finishers))

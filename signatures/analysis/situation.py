@@ -104,7 +104,7 @@ def _from_recorders(
 
 
 def _find_stale(out: Assembled, recorded: Recorded) -> None:
-    """A peer cannot have finished what a rank has not entered: that rank's dump is the older one."""
+    """A peer cannot have finished what a rank never entered: that rank's dump is older."""
     for key, marks in out.situation.finished.items():
         if not marks:
             continue
@@ -211,9 +211,7 @@ def _from_logs(
                 if known is None or head.order < known.order:
                     out.situation.heads[rank] = head
     _name_ops(out)
-    out.situation.absent = frozenset(
-        r for r in silent if r not in stages or not stages[r].primary
-    )
+    out.situation.absent = frozenset(r for r in silent if r not in stages or not stages[r].primary)
     out.situation.inside = frozenset(
         r for r in silent - out.situation.absent if stages[r].primary in STANDS_IN
     )

@@ -65,9 +65,7 @@ def compare(
         kind = f"trace:{trace.backend}:{_spelling(trace)}"
         counters[trace.rank][kind].append((trace.source.snapshot, mark, trace.source.cite()))
     for page in pages:
-        counters[page.rank]["page"].append(
-            (page.source.snapshot, page.status, page.source.cite())
-        )
+        counters[page.rank]["page"].append((page.source.snapshot, page.status, page.source.cite()))
     cites: dict[str, list[str]] = {"advanced": [], "frozen": []}
     for rank, kinds in sorted(counters.items()):
         verdict, seen = _moved(kinds.values())
@@ -121,9 +119,7 @@ def _stacks(stacks: Mapping[int, list[RankStacks]], motion: Motion, facts: Facts
                 break
 
 
-def _resources(
-    states: Mapping[int, list[ProcessState]], motion: Motion, facts: Facts
-) -> None:
+def _resources(states: Mapping[int, list[ProcessState]], motion: Motion, facts: Facts) -> None:
     for rank, seen in sorted(states.items()):
         shots = sorted(seen, key=lambda s: s.source.snapshot)
         if len({s.source.snapshot for s in shots}) < 2:

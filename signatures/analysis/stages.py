@@ -10,16 +10,42 @@ from dataclasses import dataclass
 from fabwatch.watchdog.evidence.observations import Frame, ThreadStack
 
 COLLECTIVES = frozenset(
-    """all_reduce all_reduce_coalesced all_gather all_gather_coalesced all_gather_into_tensor
-    all_gather_into_tensor_out all_gather_single all_gather_object all_gather_tensor
-    _all_gather_base all_to_all all_to_all_single barrier broadcast broadcast_object_list gather
-    gather_object monitored_barrier reduce reduce_scatter reduce_scatter_tensor
-    reduce_scatter_single reduce_scatter_tensor_coalesced _reduce_scatter_base scatter
-    scatter_object_list wait_tensor all_reduce_multigpu _sync_params_and_buffers
-    _broadcast_coalesced _verify_param_shape_across_processes""".split()
+    {
+        "all_reduce",
+        "all_reduce_coalesced",
+        "all_gather",
+        "all_gather_coalesced",
+        "all_gather_into_tensor",
+        "all_gather_into_tensor_out",
+        "all_gather_single",
+        "all_gather_object",
+        "all_gather_tensor",
+        "_all_gather_base",
+        "all_to_all",
+        "all_to_all_single",
+        "barrier",
+        "broadcast",
+        "broadcast_object_list",
+        "gather",
+        "gather_object",
+        "monitored_barrier",
+        "reduce",
+        "reduce_scatter",
+        "reduce_scatter_tensor",
+        "reduce_scatter_single",
+        "reduce_scatter_tensor_coalesced",
+        "_reduce_scatter_base",
+        "scatter",
+        "scatter_object_list",
+        "wait_tensor",
+        "all_reduce_multigpu",
+        "_sync_params_and_buffers",
+        "_broadcast_coalesced",
+        "_verify_param_shape_across_processes",
+    }
 )
 P2P = frozenset(
-    "send recv isend irecv batch_isend_irecv send_object_list recv_object_list".split()
+    {"send", "recv", "isend", "irecv", "batch_isend_irecv", "send_object_list", "recv_object_list"}
 )
 
 _DISTRIBUTED = re.compile(
@@ -189,7 +215,8 @@ def _of(frame: Frame) -> Iterable[str]:
 def classify(frames: Sequence[Frame]) -> Stage:
     """The stage of a stack, innermost frame first."""
     names: set[str] = set()
-    op, values = "", ()
+    op = ""
+    values: tuple[tuple[str, str], ...] = ()
     for position, frame in enumerate(frames):
         for name in _of(frame):
             if name in ("io", "sleep", "lock") and position > 8 and not is_user(frame):
