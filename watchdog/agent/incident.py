@@ -55,6 +55,12 @@ def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
+def shortest_timeout(recording: bytes) -> float | None:
+    """The shortest timeout (seconds) in the JSON text of a flight recording, whole or cut."""
+    found = [int(m.group(1)[:12]) / 1000 for m in _TIMEOUT.finditer(recording)]
+    return min((seconds for seconds in found if seconds > 0), default=None)
+
+
 def captured_timeout(folder: Path, cap: int = 1 << 20) -> float | None:
     """The shortest timeout (seconds) of operations in captured flight recordings, or None."""
     found = None
@@ -64,10 +70,9 @@ def captured_timeout(folder: Path, cap: int = 1 << 20) -> float | None:
                 data = source.read(cap)
         except OSError:
             continue
-        for match in _TIMEOUT.finditer(data):
-            seconds = int(match.group(1)[:12]) / 1000
-            if seconds > 0 and (found is None or seconds < found):
-                found = seconds
+        seconds = shortest_timeout(data)
+        if seconds is not None and (found is None or seconds < found):
+            found = seconds
     return found
 
 

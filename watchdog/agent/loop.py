@@ -22,7 +22,7 @@ from fabwatch.watchdog.agent.exits import ExitLine
 from fabwatch.watchdog.agent.files import read_json
 from fabwatch.watchdog.agent.hold import Holder
 from fabwatch.watchdog.agent.incident import Incident
-from fabwatch.watchdog.agent.tasks import Tasks
+from fabwatch.watchdog.agent.tasks import Tasks, python
 from fabwatch.watchdog.agent.watch import Watch
 from fabwatch.watchdog.progress.monitor import summary
 
@@ -33,6 +33,8 @@ _DRAIN_S = 0.5
 _FINAL_MARGIN_S = 0.7
 _ALONE_GRACE_S = 30.0
 _KILL_AFTER_S = 45.0
+PEEKS, _PEEK_EVERY_S = 3, 5.0
+"""How often a rank is asked for its groups' timeout, once it has begun to communicate."""
 
 
 class Options:
@@ -86,6 +88,8 @@ class Agent:
         self.stopping = False  # the user or the scheduler ended the job
         self.outcome: dict[str, Any] | None = None
         self._terms: tuple[float, list[ExitLine]] | None = None
+        self._peeks = PEEKS
+        self._peek_at = 0.0
         self._manifest_due = True
         self._manifest_at = 0.0
         self._next_tick = 0.0
@@ -334,11 +338,41 @@ class Agent:
             found = None if self._terms else self.watch.monitor.judge(now)
             if found is not None:
                 self.desk.stalled(found, now)
+            self._peek(now)
         self.desk.tick(now)
         if self._manifest_due or now - self._manifest_at > 60:
             self._write_manifest(now)
         self._maybe_kill(now)
         self._maybe_end(now)
+
+    def _peek(self, now: float) -> None:
+        """Learn the job's own timeout while everybody is well."""
+        monitor = self.watch.monitor
+        if not self._peeks or now < self._peek_at or monitor.timeout is not None:
+            return
+        asked = next(
+            (
+                t
+                for _, t in sorted(monitor.ranks.items())
+                if t.counted is not None and not t.exiting
+            ),
+            None,
+        )
+        if asked is None or not self.options.sockets:
+            return
+        self._peeks -= 1
+        self._peek_at = now + _PEEK_EVERY_S
+        path = Path(self.options.sockets) / f"w{asked.pid}.sock"
+
+        def learnt(code: int | None, text: str) -> None:
+            with contextlib.suppress(ValueError):
+                if code == 0 and monitor.timeout is None:
+                    monitor.timeout = float(text)
+                    self.log.info("timeout", seconds=monitor.timeout)
+
+        with contextlib.suppress(OSError):
+            words = python("-m", "fabwatch.watchdog.agent.peek", str(path))
+            self.tasks.start("peek", words, 6.0, learnt, output=True)
 
     def _write_manifest(self, now: float) -> None:
         self._manifest_at, self._manifest_due = now, False

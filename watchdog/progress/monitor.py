@@ -319,7 +319,8 @@ class Monitor:
             return None
         if any(t.pending for t in self.ranks.values()):
             why = f"no operation began or ended for {waited:.1f} s"
-            near = self.timeout is not None and given is None and limit >= self.timeout / 2
+            without = self.counts.threshold(now)
+            near = given is None and limit < without
             return self._found(now, "timeout-near" if near else "stall", "silent", why)
         if idle >= (limit if self.counts.steady else max(limit, min(idle_limit, UNKNOWN_S))):
             return self._found(now, "stall", "idle", f"a rank has done nothing for {idle:.1f} s")

@@ -77,7 +77,8 @@ class Rhythm:
     def threshold(self, now: float, timeout: float | None = None) -> float:
         """Seconds of silence from which on evidence is frozen.
 
-        ``timeout``: the job's own, if known: at latest at half of it.
+        ``timeout``: the job's own, if known: at latest at half of it (later where silences of
+        that length were seen to end).
         """
         if not self.known:
             limit = UNKNOWN_S
@@ -85,9 +86,11 @@ class Rhythm:
             limit = min(max(FLOOR_S, 3 * self._usual()), STEADY_CAP_S)
         else:
             limit = max(FLOOR_S, 3 * max(self.gaps))
+        share = 0.5
         again = [length for at, length in self.resolved if now - at < _FORGET_S]
         if len(again) >= 2:  # it does this now and then: look only at longer ones
             limit = max(limit, 1.5 * max(again))
+            share = 0.8
         if timeout is not None:
-            limit = min(limit, max(timeout / 2, 1.0))
+            limit = min(limit, max(timeout * share, 1.0))
         return limit
