@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -136,11 +137,8 @@ def serve() -> Iterator[Serve]:
         listeners.append(listener)
 
         def one(connection: socket.socket) -> None:
-            with connection:
-                try:
-                    answer(connection)
-                except OSError:
-                    pass  # the asker has had enough
+            with connection, contextlib.suppress(OSError):  # the asker has had enough
+                answer(connection)
 
         def loop() -> None:
             while True:
@@ -173,10 +171,8 @@ def freezer() -> Iterator[Path]:
 
     def emptied() -> bool:
         for line in (group / "tasks").read_text().split():
-            try:
+            with contextlib.suppress(OSError):  # it has ended meanwhile
                 (FREEZER / "tasks").write_text(line)
-            except OSError:
-                pass  # it has ended meanwhile
         try:
             group.rmdir()
         except OSError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -117,6 +118,8 @@ def mapped(pid: int) -> list[str]:
 
 # ------------------------------------------------------------------ cgroups
 
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
 FILES: dict[str, tuple[str, ...]] = {
     "freezer": ("freezer.state", "freezer.self_freezing", "freezer.parent_freezing"),
     "memory": (
@@ -144,7 +147,7 @@ def mounts() -> dict[str, tuple[Path, str]]:
         fields, kind = before.split(), after.split()
         if len(fields) < 5 or len(kind) < 3:
             continue
-        place = (Path(fields[4].encode().decode("unicode_escape")), fields[3])
+        place = (Path(_OCTAL.sub(lambda m: chr(int(m[1], 8)), fields[4])), fields[3])
         if kind[0] == "cgroup2":
             found.setdefault("", place)
         elif kind[0] == "cgroup":

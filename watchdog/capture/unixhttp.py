@@ -44,8 +44,7 @@ def post(path: Path, target: str, *, until: float, keep: int) -> Answer:
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
         try:
-            sock.settimeout(_left(until))
-            sock.connect(str(path))
+            _connect(sock, path, until)
             sock.sendall(
                 f"POST {target} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n"
                 "Connection: close\r\n\r\n".encode()
@@ -55,6 +54,19 @@ def post(path: Path, target: str, *, until: float, keep: int) -> Answer:
         except OSError as err:
             raise Unanswered("nobody", err.strerror or str(err)) from None
         return _receive(sock, until, keep)
+
+
+def _connect(sock: socket.socket, path: Path, until: float) -> None:
+    """Connect, waiting for room in the backlog of a server that does not accept just now."""
+    while True:
+        sock.settimeout(_left(until))
+        try:
+            sock.connect(str(path))
+            return
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                raise TimeoutError from None
+            time.sleep(0.01)
 
 
 def _left(until: float) -> float:

@@ -13,6 +13,8 @@ from fabwatch.watchdog.capture.outcome import Outcome, absent, failed, timed_out
 KEPT_LOCALS = frozenset(("src", "dst", "group_src", "group_dst", "peer", "tag"))
 """Locals that name a partner; every other local may hold anything and is dropped."""
 
+COMMAND_CAP = 4096
+
 _LOCAL = re.compile(rb"^            ([A-Za-z_]\w*): (.*)$")
 _SCALAR = re.compile(rb"(?:-?\d{1,20}|None|True|False)$")
 _BLOCK = (b"        Arguments:", b"        Locals:")
@@ -45,6 +47,11 @@ def without_locals(dump: bytes) -> bytes:
     """The dump with frames and headers, and of locals only the scalars that name a partner."""
     kept: list[bytes] = []
     heading: bytes | None = None
+    # A command line may hold line feeds, and lines in it that look like frames.
+    command, version, rest = dump.partition(b"\nPython v")
+    if version and command.startswith(b"Process "):
+        kept.append(command.replace(b"\n", b" ")[:COMMAND_CAP])
+        dump = version[1:] + rest
     for line in dump.split(b"\n"):
         if line.rstrip() in _BLOCK:
             heading = line.rstrip()
