@@ -1,7 +1,7 @@
 """Run the matrix of injected faults and controls through the command line; write docs/matrix.md.
 
-    python tools/matrix.py --out /tmp/matrix --jobs 3            # everything
-    python tools/matrix.py --only sigstop,gil --culprits 0,1     # some of it
+    python -m fabwatch.chaos.drills --out /tmp/matrix --jobs 3            # everything
+    python -m fabwatch.chaos.drills --only sigstop,gil --culprits 0,1     # some of it
 
 Trials that are already in <out>/results.jsonl are not run again.
 """
@@ -53,7 +53,7 @@ def report(results: list[dict[str, Any]], argv: list[str]) -> str:
         "Real `torchrun` jobs (4 ranks over Gloo on two CPU cores unless the command says "
         "otherwise), one fault each after 30 s of steady steps, wrapped by the command line.",
         "",
-        f"Command: `python tools/matrix.py {' '.join(argv)}`".rstrip(),
+        f"Command: `python -m fabwatch.chaos.drills {' '.join(argv)}`".rstrip(),
         "",
         f"Faults: {sum(r['right'] for r in faults)} of {len(faults)} right. "
         f"Controls without alarm: {sum(r['right'] for r in controls)} of {len(controls)}.",
