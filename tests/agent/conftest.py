@@ -238,6 +238,18 @@ class Play:
         logged = self.log("ranks")
         return bool(logged) and len(logged[-1]["ranks"]) >= world
 
+    def ready(self) -> bool:
+        """Whether the process that waits for an order to capture has done its imports."""
+        assert self.agent is not None
+        for pid in self.children(self.agent.pid):
+            with contextlib.suppress(OSError):
+                if b"--wait-fd" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    before = Path(f"/proc/{pid}/schedstat").read_text()
+                    time.sleep(0.5)
+                    waits = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+                    return waits == "S" and before == Path(f"/proc/{pid}/schedstat").read_text()
+        return False
+
     def exits(self) -> list[dict[str, Any]]:
         file = self.run / "exits.jsonl"
         if not file.exists():

@@ -34,6 +34,7 @@ SECOND_LOOK_S = 4.0
 FINAL_S = 2.0
 EXIT_SAY_S = 8.0
 CONFIRM_S = 4.0
+RESTARTED = "the launcher restarted the workers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,9 @@ class Desk:
         self._pause: float | None = None
         self._saved = 0.0
         self._held: tuple[int, int] | None = None  # request, pid
-        self._exit_seen = False
+        self._exit_seen = False  # a rank of this attempt ended while others ran
+        self._failure_seen = False  # one ended abnormally
+        self._ending = False
         self._kinds: set[str] = set()
         self.run_screen = ""
 
@@ -140,18 +143,22 @@ class Desk:
         )  # fmt: skip
 
     def failed(self, line: ExitLine, now: float) -> None:
-        """A rank ended abnormally, the first of its attempt to do so."""
-        self._exit_seen = True
+        """A rank ended abnormally. Only the first one of an attempt sets something off."""
+        if self._failure_seen:
+            return
+        self._failure_seen = self._exit_seen = True
         self.hold()
         incident = self.current
         what = f"signal {line.signal}" if line.signal is not None else f"code {line.code}"
         why = f"rank {line.rank} (pid {line.pid}) ended with {what}"
         if incident is not None and incident.open:
             incident.notes.append(why)
-            self._confirm(incident, why)
             if incident.trigger == "request":
                 incident.trigger = "exit"
-            self._start(self._after_exit(incident))
+            capturing = self.busy and incident.captured is None
+            incident.provisional = False
+            if not capturing:  # else what is being captured now is what we want; then the rest
+                self._start(self._after_exit(incident))
             return
         monitor = self.watch.monitor
         self._open(
@@ -185,6 +192,7 @@ class Desk:
         if incident.provisional:
             incident.provisional = False
             incident.notes.append(why)
+            self._exit_seen = True
             if not self.busy:
                 self._start(self._rest(incident))
 
@@ -215,7 +223,7 @@ class Desk:
         self.current = incident
         self.all.append(incident)
         self._kinds = {found.kind}
-        self._exit_seen = found.trigger == "exit"
+        self._exit_seen = found.trigger == "exit" or self._failure_seen
         self._start(self._first(incident))
         self._update(incident, now)
         self.log.info("incident", folder=folder.name, trigger=found.trigger, why=found.why)
@@ -322,10 +330,10 @@ class Desk:
 
         incident = self.current
         if incident is not None and incident.open:
-            if incident.captured is None:
-                incident.captured = time.time()
+            rest_only = incident.captured is not None and not self.watch.ranks
+            yield Snapshot(1, 1, left(FINAL_S), final=rest_only)
+            incident.captured = incident.captured or time.time()
             self._save(incident)
-            yield Snapshot(1, 1, left(FINAL_S), final=True)
             self._copy_exits(incident)
             yield Diagnose(run=True, seconds=left(DIAGNOSIS_S))
             self._read(incident)
@@ -334,6 +342,7 @@ class Desk:
 
     def start_final(self, healthy: bool, until: float) -> None:
         """Drop what is under way and begin with the end."""
+        self._ending = True
         self.release()
         incident = self.current
         if incident is not None and incident.open:
@@ -464,7 +473,9 @@ class Desk:
     def _report(self, incident: Incident) -> None:
         """Say it once; again only when the diagnosis has changed its mind."""
         verdict = self._read(incident)
-        if verdict is None or not verdict.diagnosed or incident.resolved:
+        if verdict is None or not verdict.diagnosed:
+            return
+        if incident.resolved and incident.resolved_by != RESTARTED:
             return
         before = incident.said
         if before is None:
@@ -486,7 +497,7 @@ class Desk:
         if self._pause is not None and now >= self._pause and not self._tasks:
             self._advance(None)
         incident = self.current
-        if incident is None or not incident.open:
+        if incident is None or not incident.open or self._ending:
             return
         self._update(incident, now)
         monitor = self.watch.monitor
@@ -508,6 +519,7 @@ class Desk:
                 self._start(self._again(incident))
         if (
             not self.busy
+            and not self._ending
             and incident.said is None
             and incident.verdict is not None
             and incident.verdict.diagnosed
@@ -527,7 +539,7 @@ class Desk:
 
     def _update(self, incident: Incident, now: float) -> None:
         monitor = self.watch.monitor
-        if monitor.ranks:
+        if monitor.ranks and (not self._exit_seen or not incident.limit_s):
             incident.waited_s = self._waited(incident, now)
             incident.longest_wait_s = monitor.longest_wait
             incident.limit_s = monitor.limit(now)
@@ -581,9 +593,9 @@ class Desk:
                 if incident.verdict.diagnosed:
                     self.say(incident.screen or incident.verdict.title)
             self._copy_exits(incident)
-            incident.resolved, incident.resolved_by = True, "the launcher restarted the workers"
+            incident.resolved, incident.resolved_by = True, RESTARTED
             self._save(incident)
-        self._exit_seen = False
+        self._exit_seen = self._failure_seen = False
 
     # -------------------------------------------------------------- files
 

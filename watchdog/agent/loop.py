@@ -211,6 +211,7 @@ class Agent:
         pid = message.get("job_pid")
         if isinstance(pid, int) and pid > 1:
             self.watch.begin(pid, now)
+            self._warm_at = now
             self.log.info("job", pid=pid)
         options = message.get("options")
         if isinstance(options, dict) and isinstance(options.get("notify"), str):
@@ -263,7 +264,6 @@ class Agent:
     # -------------------------------------------------------------- ranks
 
     def _scan(self, now: float, *, deep: bool = False) -> None:
-        had = bool(self.watch.ranks)
         new, gone = self.watch.scan(now, deep=deep)
         for fd in gone:
             self.watch.exits.forget(fd)
@@ -271,8 +271,6 @@ class Agent:
             self._manifest_due = True
             ranks = self.watch.ranks.values()
             self.log.info("ranks", ranks=sorted((r.rank, r.pid, r.attempt, r.how) for r in ranks))
-        if self.watch.ranks and not had:
-            self._warm_at = now + 0.5
         if self.watch.attempt > self._attempt:
             self._attempt = self.watch.attempt
             self.desk.restarted()
@@ -490,10 +488,12 @@ class Agent:
                 == (verdict.signature, verdict.ranks)
             )
             if same and verdict is not None:
-                self._say(f"as said before: {verdict.title or verdict.signature}")
-            elif incident.screen:
-                self._say(incident.screen)
-            self._say(f"evidence: {incident.folder}")
+                self._say(
+                    f"as said before: {verdict.title or verdict.signature}; "
+                    f"evidence: {incident.folder}"
+                )
+            else:
+                self._say(incident.screen or f"no verdict in time; evidence: {incident.folder}")
         self._send_done()
         self.finished = True
 
