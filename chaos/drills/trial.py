@@ -110,6 +110,7 @@ def run(cell: Cell, culprit: int | None, folder: Path, setting: Setting | None =
     Raises RuntimeError if this host cannot make the cgroups that the cell needs.
     """
     setting = setting or Setting()
+    folder = folder.absolute()
     out, state = folder / "runs", folder / "state"
     out.mkdir(parents=True)
     state.mkdir()
