@@ -54,6 +54,7 @@ def analyse(reading: Reading) -> Analysis:
     )
     log = logs.read(reading.events, facts)
     report = ras.read(reading.ras, world, pids, facts)
+    motion.advanced |= report.advanced
     motion.frozen |= report.frozen - motion.advanced
     motion.stood = motion.stood or bool(log.timeouts)
     devices.look(reading.gpus, pids, facts)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from fabwatch.signatures.analysis import model
+from fabwatch.signatures.analysis.exits import Death
 from fabwatch.signatures.analysis.graph import Graph
 from fabwatch.signatures.analysis.logs import Logs
 from fabwatch.signatures.analysis.mismatch import Split
@@ -83,6 +85,8 @@ def _refuse(root: Root, made: Assembled, motion: Motion, scene: Scene) -> str:
         return ""
     if motion.exit_trigger and scene.deaths.first:
         return f"{what}: refused, the capture was made at an exit, nobody had waited long"
+    if made.basis == "ras":
+        return f"{what}: refused, counts of one RAS poll differ in any running job"
     ages = [made.ages_s[r] for r in waiters if r in made.ages_s]
     if ages and max(ages) < YOUNG_S:
         return f"{what}: refused, nobody had waited {YOUNG_S:g} s when the dumps were taken"
@@ -105,12 +109,16 @@ def _deaths(roots: list[Root], scene: Scene, motion: Motion) -> list[Root]:
     named = {r for root in roots if root.kind in (model.DEAD, model.LEFT) for r in root.ranks}
     others = set(scene.situation.heads) | set(scene.deaths.gone)
     others -= {d.rank for d in first}
+    alike: dict[tuple[str, str, str], list[Death]] = defaultdict(list)
     for death in first:
-        if death.rank in named:
-            continue
-        kind = model.LEFT if death.kind == "left" else model.DEAD
-        roots = [*roots, Root((death.rank,), kind, frame=death.frame, cites=death.cites,
-                              others=tuple(sorted(others)), why=death.what)]  # fmt: skip
+        if death.rank not in named:
+            alike[(death.kind, death.frame, death.what)].append(death)
+    for (what, frame, why), same in alike.items():
+        kind = model.LEFT if what == "left" else model.DEAD
+        ranks = tuple(sorted(d.rank for d in same))
+        cites = tuple(dict.fromkeys(c for d in same for c in d.cites))
+        roots = [*roots, Root(ranks, kind, frame=frame, cites=cites,
+                              others=tuple(sorted(others)), why=why)]  # fmt: skip
     if motion.of(scene.situation.heads) is not Known.NO:
         # Nothing says that anybody had hung before: survivors fall behind by a death alone.
         roots = [r for r in roots if r.kind not in (model.ABSENT, model.IN_COLLECTIVE)]

@@ -1,0 +1,132 @@
+"""Stopped, frozen, starved and waiting processes; what moved between two looks."""
+
+from __future__ import annotations
+
+from fabwatch.signatures.analysis import analyse
+
+REGEX = (("match", "re.py", 20), ("parse", "/job/text.py", 3))
+
+
+def facts(world_made, name):
+    return [f.where.ranks for f in analyse(world_made.read()).facts.of(name)]
+
+
+def test_a_stale_page_and_one_thread_with_the_gil_in_every_look_is_a_held_gil(world):
+    for stale, held in ((True, [(1,)]), (False, [])):
+        w = world()
+        w.waiting(0, 2, 3)
+        w.behind(1)
+        for snapshot in (1, 2):
+            w.stack(1, *REGEX, snapshot=snapshot, active=True, gil=True)
+            w.page(1, snapshot=snapshot, stale=stale)
+        assert facts(w, "gil.held") == held
+        root = analyse(w.read()).hang.roots[0]
+        assert (root.kind, root.ranks) == ("host-stall", (1,))
+
+
+def test_a_gil_that_changes_hands_is_not_held(world):
+    w = world()
+    w.behind(1)
+    w.page(1, stale=True)
+    w.stack(1, *REGEX, active=True, gil=True)
+    w.stack(1, ("other", "/job/text.py", 9), snapshot=2, active=True, gil=True)
+    assert facts(w, "gil.held") == []
+
+
+def test_without_a_page_one_look_at_a_gil_proves_nothing_but_two_do(world):
+    w = world()
+    w.behind(1)
+    w.stack(1, *REGEX, active=True, gil=True)
+    assert facts(w, "gil.held") == []
+    w.stack(1, *REGEX, snapshot=2, active=True, gil=True)
+    assert facts(w, "gil.held") == [(1,)]
+
+
+def test_a_stopped_process_with_a_stale_page_is_stopped_and_holds_no_gil(world):
+    w = world()
+    w.waiting(0, 2, 3)
+    w.page(1, stale=True)
+    w.stack(1, *REGEX, gil=True)
+    w.process(1, "T")
+    assert facts(w, "gil.held") == []
+    assert facts(w, "process.stopped") == [(1,)]
+    assert facts(w, "page.stale") == [(1,)]
+
+
+def test_a_process_that_runs_again_is_not_stopped(world):
+    w = world()
+    w.process(1, "T", snapshot=1)
+    w.process(1, "S", snapshot=2)
+    a = analyse(w.read())
+    assert not a.facts.of("process.stopped")
+    assert any("runs again" in str(doubt) for doubt in a.contradictions)
+
+
+def test_disk_wait_counts_only_when_it_lasts_and_names_storage_by_its_place(world):
+    w = world()
+    w.process(1, "D", wchan="nfs_wait_bit_killable")
+    w.process(1, "D", snapshot=2, wchan="nfs_wait_bit_killable")
+    w.process(2, "D", wchan="io_schedule")
+    w.process(2, "R", snapshot=2)
+    w.process(3, "D", wchan="futex_wait")
+    assert facts(w, "process.uninterruptible") == [(1,), (3,)]
+    assert facts(w, "storage.stalled") == [(1,)]
+
+
+def test_everybody_in_the_same_storage_wait_is_nobodys_fault(world):
+    for wchan, kinds in (("nfs_wait", ["external-dependency"]), ("", [])):
+        w = world()
+        for rank in range(4):
+            w.behind(rank)
+            w.stack(rank, ("load_shard", "/job/data.py", 7), ("main", "/job/train.py", 3))
+            w.process(rank, "D" if wchan else "S", wchan=wchan)
+        a = analyse(w.read())
+        assert [r.kind for r in a.hang.roots] == kinds
+        assert all(r.ranks == () for r in a.hang.roots)
+        assert a.facts.of("wait.all-idle-same-stack")
+
+
+def test_io_and_cpu_that_move_are_said_and_a_timeout_then_was_short(world):
+    for moved in (True, False):
+        w = world()
+        w.waiting(1, 2, 3)
+        w.behind(0)
+        for snapshot in (1, 2):
+            w.stack(0, ("save_checkpoint", "/job/train.py", 9), snapshot=snapshot)
+            bytes_ = 1000 * snapshot if moved else 1000
+            w.process(0, snapshot=snapshot, write_bytes=bytes_, cpu_ticks=bytes_)
+        w.event("gloo.timeout", "gloo/unbound_buffer.cc:78] Timed out waiting 25000ms for recv", 1)
+        assert facts(w, "io.advancing") == ([(0,)] if moved else [])
+        assert facts(w, "cpu.advancing") == ([(0,)] if moved else [])
+        assert facts(w, "timeout.short") == ([(0,)] if moved else [])
+
+
+def test_the_wait_is_exceeded_only_past_its_limit(world):
+    for waited, said in ((59.0, 0), (61.0, 1)):
+        w = world()
+        w.waiting(0, 1, 3)
+        w.behind(2)
+        w.in_loader(2)
+        w.stall(still=(0, 1, 3), waited_s=waited, longest_wait_s=1.0)
+        assert len(facts(w, "wait.exceeded")) == said
+
+
+def test_unknown_is_told_from_no(world):
+    w = world()
+    w.waiting(0, 1, 3)
+    assert analyse(w.read()).facts.known("process.stopped").value == "unknown"
+    for rank in range(4):
+        w.process(rank)
+    assert analyse(w.read()).facts.known("process.stopped").value == "no"
+
+
+def test_a_loader_worker_is_not_taken_for_its_rank(world, edit):
+    w = world()
+    w.waiting(0, 1, 3)
+    w.behind(2)
+    w.process(2)
+    w.in_loader(2)
+    worker = edit(w.other["stacks"][-1], pid=9999, threads=())
+    w.other["stacks"].insert(0, worker)
+    root = analyse(w.read()).hang.roots[0]
+    assert (root.ranks, root.stage) == ((2,), "dataloader")
