@@ -125,6 +125,9 @@ def culprits_of(it: Situation, outcome: Outcome, found: list[Match]) -> Culprits
         hosts |= set(one.where.hosts) if "hosts" in blames else set()
         devices |= set(one.where.devices) if "devices" in blames else set()
         links |= set(one.where.links) if "links" in blames else set()
+    for root in blaming:
+        if ranks & set(root.ranks):
+            ranks |= set(root.ranks)  # the same root holds them all, whatever is known of each
     lost = "ranks" in found[0].signature.blames and not (ranks or hosts or devices or links)
     if lost and len(blaming) == 1:
         ranks |= set(blaming[0].ranks)
@@ -165,9 +168,7 @@ def fabric_of(
             f"{one.id}: {', '.join(sorted(_held(one) & LINKS))}" for one in guilty
         )
     innocent = [
-        f"{one.id}: {', '.join(sorted(_held(one) & HOST_SIDE))}"
-        for one in found
-        if _held(one) & HOST_SIDE
+        f"{one.id}: {', '.join(sorted(seen))}" for one in found if (seen := _off_the_wire(it, one))
     ]
     if not found:
         innocent = [text for root in it.roots if (text := _host_side(it, root))]
@@ -178,6 +179,20 @@ def fabric_of(
     if innocent:
         return "acquitted", tuple(innocent)
     return "undecided", ("no evidence tells a link from a host or a device",)
+
+
+def _off_the_wire(it: Situation, one: Match) -> set[str]:
+    """Facts of the match that put the cause off the wire.
+
+    A device that is two or more operations behind is not held by the network (its last hop would
+    explain one).
+    """
+    seen = _held(one) & HOST_SIDE
+    for fact in it.facts.of("collective.completion-lagging"):
+        lag = fact.get("lag")
+        if isinstance(lag, int) and lag >= 2 and set(fact.where.ranks) & set(one.where.ranks):
+            seen.add(fact.name)
+    return seen
 
 
 def _held(one: Match) -> set[str]:
@@ -191,4 +206,6 @@ def _host_side(it: Situation, root: HangRoot) -> str:
     for fact in it.facts:
         if fact.name in HOST_SIDE and set(root.ranks) & set(fact.where.ranks):
             return f"{ranks_text(root.ranks)}: {fact.name}"
+    if root.kind == kinds.HOST_STALL and root.sure and set(root.ranks) <= it.recorded:
+        return f"{ranks_text(root.ranks)}: nothing in flight in any group"
     return ""

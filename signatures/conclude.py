@@ -42,11 +42,13 @@ def conclude(
     notes: Sequence[str] = (),
     ranks: Sequence[tuple[int, str, int]] = (),
     timing: Timing | None = None,
+    recorded: frozenset[int] = frozenset(),
 ) -> Verdict:
     """The verdict on an analysis.
 
     ``stall`` is what the watch saw (None: evidence saved by hand), ``versions`` what was loaded
     (``nccl``, ``torch``, ``arch``), ``notes`` what could not be read, ``ranks`` (rank, host, pid).
+    ``recorded`` as in Situation.
     """
     hosts = analysis.hosts
     matches = tuple(match(library, analysis.facts, hosts, versions))
@@ -58,6 +60,7 @@ def conclude(
         waiting=tuple(sorted(analysis.hang.waiting)),
         stall=stall,
         hosts=hosts,
+        recorded=recorded,
     )
     outcome = outcome_of(it)
     found = causes(it) if outcome == "diagnosed" else []

@@ -30,6 +30,7 @@ def diagnose(reading: Reading, library: Library | None = None) -> Verdict:
         notes=tuple(str(problem) for problem in reading.problems),
         ranks=ranks_of(reading),
         timing=timing_of(stall, reading.ledger),
+        recorded=recorded_ranks(reading),
     )
 
 
@@ -67,6 +68,17 @@ def ranks_of(reading: Reading) -> tuple[tuple[int, str, int], ...]:
         for rank, host, pid in shape.ranks:
             out[rank] = (rank, host, pid)
     return tuple(out[rank] for rank in sorted(out))
+
+
+def recorded_ranks(reading: Reading) -> frozenset[int]:
+    """Ranks whose recorder keeps every operation: NCCL's, also when nothing is in flight.
+
+    A dump without operations does not name its backend; then that of its peers counts.
+    """
+    backends = {trace.backend for trace in reading.traces if trace.backend}
+    if backends != {"nccl"}:
+        return frozenset(t.rank for t in reading.traces if t.backend == "nccl")
+    return frozenset(t.rank for t in reading.traces)
 
 
 def timing_of(stall: Stall | None, ledger: Ledger) -> Timing:

@@ -114,8 +114,15 @@ def _blocks(signature: Signature, places: Places) -> list[Block | None]:
     blocks = [whole]
     for clue in signature.clues:
         if name in (clue.name, clue.on):
-            blocks = [part for block in blocks for _, part in places.split(block, clue)]
+            blocks = _cut(blocks, clue, places)
+    for other in signature.confusable_with:
+        for fact in other.tell_apart:
+            blocks = _cut(blocks, Clue(fact), places)
     return list(blocks)
+
+
+def _cut(blocks: list[Block], clue: Clue, places: Places) -> list[Block]:
+    return [part for block in blocks for _, part in places.split(block, clue)]
 
 
 def _weigh(signature: Signature, block: Block | None, places: Places) -> Match:

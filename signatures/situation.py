@@ -84,7 +84,11 @@ _TELLING = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """Everything that outcome, fabric and culprits are decided from."""
+    """Everything that outcome, fabric and culprits are decided from.
+
+    ``recorded`` are ranks of which a recorder was read that keeps every operation, send and
+    receive included (NCCL's does, Gloo's does not).
+    """
 
     library: Library
     facts: Facts
@@ -93,6 +97,7 @@ class Situation:
     waiting: tuple[int, ...] = ()
     stall: Stall | None = None
     hosts: Mapping[int, str] = field(default_factory=dict)
+    recorded: frozenset[int] = frozenset()
 
     def yes(self, *names: str) -> bool:
         """Whether any of these facts holds anywhere."""

@@ -13,6 +13,11 @@ from typing import Any
 import yaml
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TAGS = frozenset(
+    f"tag:yaml.org,2002:{name}"
+    for name in "str int float bool null timestamp merge value seq map".split()
+)
+"""Tags that YAML gives by itself; any other was written by hand, and is refused."""
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
 
@@ -57,7 +62,7 @@ def _tree(node: yaml.Node, problems: Problems, above: set[int]) -> Tree:
     if id(node) in above:
         problems.add(line, "a YAML alias that contains itself; write the value out")
         return Tree("", line)
-    if not node.tag.startswith("tag:yaml.org,2002:"):
+    if node.tag not in _TAGS:
         problems.add(line, f"the tag {node.tag} is not allowed here; remove it")
     above = above | {id(node)}
     if isinstance(node, yaml.SequenceNode):
