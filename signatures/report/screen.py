@@ -32,10 +32,12 @@ def screen(
     color: bool = False,
     unicode: bool = True,
     now: float | None = None,
+    more: str = "in summary.md",
 ) -> str:
     """The screen as text that ends with a newline; without ``color`` it holds no escape.
 
-    ``width`` is in columns (at least 40 are used), ``place`` is where the bundle lies.
+    ``width`` is in columns (at least 40 are used), ``place`` is where the bundle lies,
+    ``more`` says where the lines are that do not fit.
     """
     out = io.StringIO()
     console = Console(
@@ -49,14 +51,14 @@ def screen(
         markup=False,
         emoji=False,
     )
-    draw(console, tell(verdict, place, now))
+    draw(console, tell(verdict, place, now), more)
     text = out.getvalue()
     if not color:
         text = "".join(f"{line.rstrip()}\n" for line in text.splitlines())
     return text if unicode else ascii_only(text)
 
 
-def draw(console: Console, story: Story) -> None:
+def draw(console: Console, story: Story, more: str = "in summary.md") -> None:
     """Print ``story`` on ``console``."""
     tone = _TONES.get(story.tone, "bold")
     console.print(Text.assemble(("fabwatch", "bold"), "  ", (story.badge, tone)))
@@ -69,12 +71,12 @@ def draw(console: Console, story: Story) -> None:
     table.add_column(ratio=1)
     room = console.width - _LABEL - 4
     for section in story.sections:
-        table.add_row(Text(section.label, style="cyan"), _section(section, room, tone))
+        table.add_row(Text(section.label, style="cyan"), _section(section, room, tone, more))
     console.print()
     console.print(table)
 
 
-def _section(section: Section, room: int, tone: str) -> Group:
+def _section(section: Section, room: int, tone: str, more: str) -> Group:
     """The lines of one section; those with a sign have it in a column of its own."""
     shown = section.lines[: section.most]
     signs = max((len(line.sign) for line in shown), default=0)
@@ -91,7 +93,7 @@ def _section(section: Section, room: int, tone: str) -> Group:
         rows.append(grid)
     rest = len(section.lines) - len(shown)
     if rest > 0:
-        rows.append(Text(f"… {rest} more in summary.md", style="dim"))
+        rows.append(Text(f"… {rest} more {more}", style="dim"))
     return Group(*rows)
 
 

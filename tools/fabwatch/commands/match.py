@@ -192,9 +192,14 @@ def _show(verdict: Verdict, place: str, as_json: bool, top: int | None, live: bo
         from fabwatch.signatures.report.screen import screen
 
         how = terminal()
-        now = time.time() if live else None
         text = screen(
-            verdict, place, width=how.width, color=how.color, unicode=how.unicode, now=now
+            verdict,
+            place,
+            width=how.width,
+            color=how.color,
+            unicode=how.unicode,
+            now=time.time() if live else None,
+            more="in summary.md" if live else "with --json",
         )
         click.echo(text, nl=False, color=how.color)
     return EXIT_CODES[verdict.outcome]
