@@ -28,9 +28,12 @@ def next_steps(
     pid_of = {rank: pid for pid, rank in pids.items()}
     for root in roots:
         out += _for_root(root, scene, hosts, pid_of)
-    if (not roots and made.situation.heads and motion.of(made.situation.heads) is Known.UNKNOWN) or (any(r.kind in (model.HOST_STALL, model.DEADLOCK) for r in roots) and (
-        motion.of(made.situation.heads) is Known.UNKNOWN
-    )):
+    if (
+        not roots and made.situation.heads and motion.of(made.situation.heads) is Known.UNKNOWN
+    ) or (
+        any(r.kind in (model.HOST_STALL, model.DEADLOCK) for r in roots)
+        and (motion.of(made.situation.heads) is Known.UNKNOWN)
+    ):
         out.append(_twice())
     if not roots and made.situation.absent and traces and made.situation.heads:
         out.append(_dumps(sorted(made.situation.absent), hosts))

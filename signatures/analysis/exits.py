@@ -254,7 +254,9 @@ def _first(deaths: Mapping[int, Death], left: tuple[Death, ...]) -> tuple[Death,
     same = {head.rank: head}
     for death in causes:
         twin = death.kind == head.kind and death.what == head.what and death.frame == head.frame
-        if (twin and death.kind in ("exception", "left", "oom", "killed", "segfault")) or (death.kind in ("killed", "oom", "segfault") and head.kind in ("killed", "oom")):
+        if (twin and death.kind in ("exception", "left", "oom", "killed", "segfault")) or (
+            death.kind in ("killed", "oom", "segfault") and head.kind in ("killed", "oom")
+        ):
             same[death.rank] = death
     return tuple(same[r] for r in sorted(same))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -50,7 +49,7 @@ def read(
 ) -> Ras:
     """Collect counts of all polls; add count mismatches that stood still, and absent ranks."""
     out = Ras()
-    polls: dict[str, list[tuple[str, dict[int, tuple[tuple[str, int], ...]]]]] = defaultdict(list)
+    polls: dict[str, dict[int, tuple[str, dict[int, tuple[tuple[str, int], ...]]]]] = {}
     sizes: dict[str, int] = {}
     for report in sorted(reports, key=lambda r: r.source.snapshot):
         cite = report.source.cite()
@@ -65,16 +64,24 @@ def read(
                 else:
                     counts[rank] = one.counts
             sizes[comm.hash] = comm.size
-            polls[comm.hash].append((cite, counts))
+            # Text and JSON of one moment are one poll: the fuller one counts.
+            moments = polls.setdefault(comm.hash, {})
+            known = moments.get(report.source.snapshot)
+            if known is None or _told(counts) > _told(known[1]):
+                moments[report.source.snapshot] = (cite, counts)
         for _, pid in report.dead:
             if pid in rank_of_pid:
                 out.dead.setdefault(rank_of_pid[pid], cite)
     for name, seen in polls.items():
-        _one(name, sizes[name], seen, out, facts)
+        _one(name, sizes[name], [seen[at] for at in sorted(seen)], out, facts)
     gone = {**out.missing, **out.dead}
     if gone:
         facts.add(fact("process.absent", ranks=gone, cites=gone.values(), said_by="ras"))
     return out
+
+
+def _told(counts: Mapping[int, tuple[tuple[str, int], ...]]) -> int:
+    return sum(len(one) for one in counts.values())
 
 
 def _one(

@@ -77,77 +77,155 @@ class World:
         groups = {"0": ()} if self.backend == "gloo" else {"0": tuple(range(self.size))}
         if self.backend != "gloo":
             groups |= self.groups
-        made = tuple(Group(name, "default_pg" if name == "0" else "undefined", members)
-                     for name, members in groups.items() if not members or rank in members)
+        made = tuple(
+            Group(name, "default_pg" if name == "0" else "undefined", members)
+            for name, members in groups.items()
+            if not members or rank in members
+        )
         self.traces[(rank, snapshot)] = RankTrace(
-            source, rank, "2.10", "", self.backend if ops else "", made, status,
-            tuple((g.name, g.name) for g in made), tuple(ops), wrapped,
+            source,
+            rank,
+            "2.10",
+            "",
+            self.backend if ops else "",
+            made,
+            status,
+            tuple((g.name, g.name) for g in made),
+            tuple(ops),
+            wrapped,
         )
 
     def page(self, rank: int, *, snapshot: int = 1, stale: bool = False, mark: int = 3) -> None:
-        source = Source(f"ranks/{rank}/pg_status_rank_{rank}.json#{snapshot}", "pg-status", rank,
-                        None, snapshot)
+        source = Source(
+            f"ranks/{rank}/pg_status_rank_{rank}.json#{snapshot}", "pg-status", rank, None, snapshot
+        )
         named = [Group("0", "default_pg", tuple(range(self.size)))]
         named += [Group(n, "undefined", m) for n, m in self.groups.items() if rank in m]
-        self.add("pages", ProgressPage(source, rank, 1000 + rank, self.size, rank, 9,
-                                       30.0 if stale else 0.4, stale, "2.13", tuple(named),
-                                       (("gloo:0", GroupStatus(mark, -1, mark - 1)),)))
+        self.add(
+            "pages",
+            ProgressPage(
+                source,
+                rank,
+                1000 + rank,
+                self.size,
+                rank,
+                9,
+                30.0 if stale else 0.4,
+                stale,
+                "2.13",
+                tuple(named),
+                (("gloo:0", GroupStatus(mark, -1, mark - 1)),),
+            ),
+        )
 
-    def stack(self, rank: int, *frames: Any, snapshot: int = 1, active: bool = False,
-              gil: bool = False) -> None:
+    def stack(
+        self, rank: int, *frames: Any, snapshot: int = 1, active: bool = False, gil: bool = False
+    ) -> None:
         """Frames innermost first: (function, file, line[, locals])."""
-        made = tuple(Frame(f[0], f[1], f[2], tuple((f[3] if len(f) > 3 else {}).items()))
-                     for f in frames)
+        made = tuple(
+            Frame(f[0], f[1], f[2], tuple((f[3] if len(f) > 3 else {}).items())) for f in frames
+        )
         source = Source(f"ranks/{rank}/pyspy_rank_{rank}.txt", "python-stack", rank, None, snapshot)
         thread = ThreadStack("MainThread", 1000 + rank, active, gil, made, 4)
-        self.add("stacks", RankStacks(source, rank, 1000 + rank, False, "python train.py", (thread,)))
+        self.add(
+            "stacks", RankStacks(source, rank, 1000 + rank, False, "python train.py", (thread,))
+        )
 
     def in_collective(self, rank: int, op: str = "all_reduce", **more: Any) -> None:
-        self.stack(rank, (op, C10D, 3252), ("average", "/job/train.py", 83),
-                   ("main", "/job/train.py", 120), **more)
+        self.stack(
+            rank,
+            (op, C10D, 3252),
+            ("average", "/job/train.py", 83),
+            ("main", "/job/train.py", 120),
+            **more,
+        )
 
     def in_loader(self, rank: int, **more: Any) -> None:
-        self.stack(rank, ("fetch", "/job/faults.py", 61), ("__getitem__", "/job/train.py", 41),
-                   ("fetch", "torch/utils/data/_utils/fetch.py", 54),
-                   ("__next__", "torch/utils/data/dataloader.py", 630),
-                   ("main", "/job/train.py", 118), **more)
+        self.stack(
+            rank,
+            ("fetch", "/job/faults.py", 61),
+            ("__getitem__", "/job/train.py", 41),
+            ("fetch", "torch/utils/data/_utils/fetch.py", 54),
+            ("__next__", "torch/utils/data/dataloader.py", 630),
+            ("main", "/job/train.py", 118),
+            **more,
+        )
 
     def in_p2p(self, rank: int, op: str, peer: int, **more: Any) -> None:
         key = "dst" if op == "send" else "src"
         self.stack(rank, (op, C10D, 2799, {key: str(peer)}), ("stage", "/job/pipe.py", 12), **more)
 
     def process(self, rank: int, state: str = "S", *, snapshot: int = 1, **more: Any) -> None:
-        source = Source(f"ranks/{rank}/proc_rank_{rank}.txt#{snapshot}", "process", rank, None,
-                        snapshot)
+        source = Source(
+            f"ranks/{rank}/proc_rank_{rank}.txt#{snapshot}", "process", rank, None, snapshot
+        )
         self.add("processes", ProcessState(source, rank, 1000 + rank, state, **more))
 
-    def exit(self, rank: int, code: int | None = None, signal: int | None = None, *,
-             order: int | None = None, ours: bool = False, when: float | None = None,
-             **more: Any) -> None:
+    def exit(
+        self,
+        rank: int,
+        code: int | None = None,
+        signal: int | None = None,
+        *,
+        order: int | None = None,
+        ours: bool = False,
+        when: float | None = None,
+        **more: Any,
+    ) -> None:
         source = Source("exits.jsonl", "exit")
-        self.add("exits", Exit(source, rank, 1000 + rank, code, signal, when, order, ours,
-                               cite=f"exits.jsonl:{order or rank}", **more))
+        self.add(
+            "exits",
+            Exit(
+                source,
+                rank,
+                1000 + rank,
+                code,
+                signal,
+                when,
+                order,
+                ours,
+                cite=f"exits.jsonl:{order or rank}",
+                **more,
+            ),
+        )
 
-    def error(self, rank: int | None, type_: str, text: str, when: float | None = None,
-              line: int = 7) -> None:
+    def error(
+        self, rank: int | None, type_: str, text: str, when: float | None = None, line: int = 7
+    ) -> None:
         source = Source("job.log", "job-log")
         frames = (Frame("main", "/job/train.py", 120), Frame("step", "/job/train.py", line))
         self.add("errors", PythonError(source, rank, type_, text, frames, when, f"job.log:{line}"))
 
-    def event(self, kind: str, text: str = "", rank: int | None = None, line: int = 1,
-              **fields: Any) -> None:
+    def event(
+        self, kind: str, text: str = "", rank: int | None = None, line: int = 1, **fields: Any
+    ) -> None:
         source = Source("job.log", "job-log")
-        self.add("events", LogEvent(source, kind, line, text, rank, None, None,
-                                    tuple((k, str(v)) for k, v in fields.items())))
+        self.add(
+            "events",
+            LogEvent(
+                source,
+                kind,
+                line,
+                text,
+                rank,
+                None,
+                None,
+                tuple((k, str(v)) for k, v in fields.items()),
+            ),
+        )
 
     def stall(self, trigger: str = "stall", still: tuple[int, ...] = (), **more: Any) -> None:
-        self.add("stalls", Stall(Source("incident.json", "watch"), trigger, still_ranks=still, **more))
+        self.add(
+            "stalls", Stall(Source("incident.json", "watch"), trigger, still_ranks=still, **more)
+        )
 
     def read(self) -> Reading:
         if self.known_size:
             self.add("shapes", JobShape(Source("incident.json", "watch"), self.size))
-        return Reading(traces=tuple(self.traces.values()),
-                       **{kind: tuple(what) for kind, what in self.other.items()})
+        return Reading(
+            traces=tuple(self.traces.values()),
+            **{kind: tuple(what) for kind, what in self.other.items()},
+        )
 
     def waiting(self, *ranks: int, steps: int = 3, op: str = "all_reduce") -> None:
         """These ranks have finished ``steps`` all_reduces and stand in the next operation."""

@@ -60,7 +60,9 @@ def test_fingerprints_are_voted_on(world, culprit):
     odd = PRINT.format(op="BROADCAST", shape="4", dtype="Float")
     for rank in range(4):
         if rank != culprit:
-            w.event("detail.mismatch", "Detected mismatch", rank, a=rank, fa=usual, b=culprit, fb=odd)
+            w.event(
+                "detail.mismatch", "Detected mismatch", rank, a=rank, fa=usual, b=culprit, fb=odd
+            )
     a = analyse(w.read())
     assert a.facts.of("collective.type-mismatched")[0].where.ranks == (culprit,)
 
@@ -96,6 +98,15 @@ def test_ras_counts_that_move_are_no_mismatch(world):
     w = world(backend="nccl")
     ras(w, [21, 20, 21, 21])
     ras(w, [41, 41, 40, 41], 2)
+    a = analyse(w.read())
+    assert not a.facts.of("collective.count-mismatched")
+    assert a.hang.roots == ()
+
+
+def test_text_and_json_of_one_moment_are_one_poll(world):
+    w = world(backend="nccl")
+    ras(w, [21, 20, 21, 21])
+    ras(w, [21, 20, 21, 21])
     a = analyse(w.read())
     assert not a.facts.of("collective.count-mismatched")
     assert a.hang.roots == ()

@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 
 from fabwatch.signatures.analysis import analyse
 
-quick = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+quick = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 OPS = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier"]
 
 
