@@ -62,8 +62,9 @@ def analyse(reading: Reading) -> Analysis:
     frames = normalise.call_frames(reading.traces)
     made = assemble(recorded, log, report, standing, stage_cites, frames, ranks)
     waits = bool(made.situation.heads) or bool(log.timeouts)
-    deaths = exits.judge(reading.exits, reading.errors, reading.events, pids, waits, bool(log.timeouts),
-                         facts)  # fmt: skip
+    deaths = exits.judge(
+        reading.exits, reading.errors, reading.events, pids, waits, bool(log.timeouts), facts
+    )
     motion.advanced |= set(made.stale)
     _halt(made.situation, procs, deaths)
     rank_cites = _rank_cites(recorded, stage_cites, states)
@@ -71,9 +72,19 @@ def analyse(reading: Reading) -> Analysis:
     unfinished = {key: found[0] for key, found in splits.items() if found[0].unfinished}
     made.situation.broken = frozenset(unfinished)
     scene = Scene(
-        made.situation, standing, stage_cites, made.labels, deaths, procs.stopped, unfinished,
-        split_cites, made.firm, made.started, rank_cites, hosts,
-    )  # fmt: skip
+        made.situation,
+        standing,
+        stage_cites,
+        made.labels,
+        deaths,
+        procs.stopped,
+        unfinished,
+        split_cites,
+        made.firm,
+        made.started,
+        rank_cites,
+        hosts,
+    )
     built = graph.build(made.situation)
     shifts = findings.shifts(recorded, frames, made, facts)
     found = judge(built, scene, made, motion, log, shifts)
@@ -178,8 +189,13 @@ def _stages(
             else:
                 names = merged.names | stage.names
                 primary = next((n for n in stages.ORDER if n in names), merged.primary)
-                merged = replace(merged, names=names, primary=primary, op=merged.op or stage.op,
-                                 locals=merged.locals or stage.locals)  # fmt: skip
+                merged = replace(
+                    merged,
+                    names=names,
+                    primary=primary,
+                    op=merged.op or stage.op,
+                    locals=merged.locals or stage.locals,
+                )
         if merged is not None:
             out[rank] = merged
     return out, cites

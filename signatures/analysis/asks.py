@@ -41,9 +41,11 @@ def next_steps(
 
 
 def _twice() -> Ask:
-    return Ask("a second snapshot, 10 s later",
-               "counters that move mean slow, counters that stand mean stuck",
-               "fabwatch capture")  # fmt: skip
+    return Ask(
+        "a second snapshot, 10 s later",
+        "counters that move mean slow, counters that stand mean stuck",
+        "fabwatch capture",
+    )
 
 
 def _names(ranks: Sequence[int], hosts: Mapping[int, str]) -> str:
@@ -53,9 +55,11 @@ def _names(ranks: Sequence[int], hosts: Mapping[int, str]) -> str:
 
 
 def _dumps(ranks: Sequence[int], hosts: Mapping[int, str]) -> Ask:
-    return Ask(f"flight-recorder dump of {_names(ranks, hosts)}",
-               "nothing is known of whom the others may be waiting for",
-               "fabwatch capture, or collect nccl_trace_rank_N from their hosts")  # fmt: skip
+    return Ask(
+        f"flight-recorder dump of {_names(ranks, hosts)}",
+        "nothing is known of whom the others may be waiting for",
+        "fabwatch capture, or collect nccl_trace_rank_N from their hosts",
+    )
 
 
 def _pid(ranks: Sequence[int], pids: Mapping[int, int]) -> str:
@@ -70,22 +74,32 @@ def _for_root(
     if root.kind == model.ABSENT:
         return [
             _dumps(suspects, hosts),
-            Ask(f"process state of {_names(suspects, hosts)}",
+            Ask(
+                f"process state of {_names(suspects, hosts)}",
                 "tells dead from stopped from blocked",
-                f"grep -E 'State|TracerPid' /proc/{pid}/status; py-spy dump --pid {pid}"),
-        ]  # fmt: skip
+                f"grep -E 'State|TracerPid' /proc/{pid}/status; py-spy dump --pid {pid}",
+            ),
+        ]
     if root.kind == model.HOST_STALL and not root.stage:
-        return [Ask(f"Python stack of {_names(suspects, hosts)}",
-                    "says what its own code does instead of the collective",
-                    f"py-spy dump --nonblocking --pid {pid}")]  # fmt: skip
+        return [
+            Ask(
+                f"Python stack of {_names(suspects, hosts)}",
+                "says what its own code does instead of the collective",
+                f"py-spy dump --nonblocking --pid {pid}",
+            )
+        ]
     if root.kind in (model.IN_COLLECTIVE, model.GPU_STALLED, model.COMPLETION_LAG):
         if root.ranks and root.sure:
             return []
         return _device_or_wire(root, hosts)
     if root.kind == model.UNEVEN:
-        return [Ask("call sites of the last 50 operations of each rank",
-                    "tell one call too many from data that ended early",
-                    "flight-recorder pickles with frames of all ranks")]  # fmt: skip
+        return [
+            Ask(
+                "call sites of the last 50 operations of each rank",
+                "tell one call too many from data that ended early",
+                "flight-recorder pickles with frames of all ranks",
+            )
+        ]
     if root.kind == model.SIZE_MISMATCH and not root.ranks:
         return [_dumps(suspects or sorted(scene.situation.absent), hosts)]
     return []
@@ -93,16 +107,27 @@ def _for_root(
 
 def _device_or_wire(root: Root, hosts: Mapping[int, str]) -> list[Ask]:
     if root.stage == "p2p":
-        return [Ask("a second snapshot of both ends' stacks and socket bytes",
-                    "bytes that move mean slow", "ss -tinp")]  # fmt: skip
+        return [
+            Ask(
+                "a second snapshot of both ends' stacks and socket bytes",
+                "bytes that move mean slow",
+                "ss -tinp",
+            )
+        ]
     return [
-        Ask(f"GPU utilisation and power of {_names(root.suspects or root.others, hosts)}",
+        Ask(
+            f"GPU utilisation and power of {_names(root.suspects or root.others, hosts)}",
             "100 % at low power is a kernel that spins, 0 % is an idle queue",
-            "nvidia-smi --query-gpu=index,utilization.gpu,power.draw --format=csv"),
-        Ask("NIC byte and error counters at both ends, twice, 5 s apart",
+            "nvidia-smi --query-gpu=index,utilization.gpu,power.draw --format=csv",
+        ),
+        Ask(
+            "NIC byte and error counters at both ends, twice, 5 s apart",
             "counters that stand still between two hosts accuse the wire",
-            "ip -s link; ethtool -S DEV; cat /sys/class/infiniband/*/ports/*/counters/*"),
-        Ask("NCCL's proxy state of each rank",
+            "ip -s link; ethtool -S DEV; cat /sys/class/infiniband/*/ports/*/counters/*",
+        ),
+        Ask(
+            "NCCL's proxy state of each rank",
             "says whether it waits for its own GPU, the wire or the peer",
-            "kill -SIGNAL PID of a job started with NCCL_PROXY_DUMP_SIGNAL=SIGNAL"),
-    ]  # fmt: skip
+            "kill -SIGNAL PID of a job started with NCCL_PROXY_DUMP_SIGNAL=SIGNAL",
+        ),
+    ]

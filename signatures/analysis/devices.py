@@ -26,7 +26,14 @@ def look(reports: Iterable[GpuReport], rank_of_pid: Mapping[int, int], facts: Fa
                 continue
             ranks = sorted({rank_of_pid[p] for p in gpu.pids if p in rank_of_pid})
             host = report.source.host
-            facts.add(fact("gpu.spinning", ranks=ranks, hosts=[host] if host else [],
-                           devices=[gpu.uuid or f"{host or ''}gpu{gpu.index}"],
-                           cites=[report.source.cite()], utilisation=gpu.utilisation,
-                           power_w=round(gpu.power_w, 1)))  # fmt: skip
+            facts.add(
+                fact(
+                    "gpu.spinning",
+                    ranks=ranks,
+                    hosts=[host] if host else [],
+                    devices=[gpu.uuid or f"{host or ''}gpu{gpu.index}"],
+                    cites=[report.source.cite()],
+                    utilisation=gpu.utilisation,
+                    power_w=round(gpu.power_w, 1),
+                )
+            )

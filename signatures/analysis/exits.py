@@ -20,17 +20,30 @@ CONSEQUENT = re.compile(
     r"|Failed to recv, got 0 bytes|recvValue|sendBytes failed|Broken pipe"
     r"|wait timeout after|Socket Timeout|waitForInput|store->get|TCPStore"
     r"|monitored_?barrier|op\.preamble\.length|Detected mismatch between collectives"
-    r"|exhausted inputs|SignalException|got signal: (15|2|1)\b|rendezvous.{0,80}(closed|timed? ?out)",
+    r"|exhausted inputs|SignalException|got signal: (15|2|1)\b"
+    r"|rendezvous.{0,80}(closed|timed? ?out)",
     re.I | re.S,
 )
 _CONSEQUENT_TYPES = frozenset(
-    {"DistBackendError", "DistNetworkError", "DistStoreError", "ChildFailedError", "BrokenPipeError",
-     "SignalException", "KeyboardInterrupt", "RendezvousClosedError", "RendezvousTimeoutError",
-     "RendezvousConnectionError", "ConnectionResetError"}
-)  # fmt: skip
+    {
+        "DistBackendError",
+        "DistNetworkError",
+        "DistStoreError",
+        "ChildFailedError",
+        "BrokenPipeError",
+        "SignalException",
+        "KeyboardInterrupt",
+        "RendezvousClosedError",
+        "RendezvousTimeoutError",
+        "RendezvousConnectionError",
+        "ConnectionResetError",
+    }
+)
 _WORKER_KILLED = re.compile(
     r"DataLoader worker \(pid\(?s?\)? ?[^)]*\) (exited unexpectedly|is killed by signal)"
-    r"|DataLoader worker .*(killed by signal|exited unexpectedly)", re.S)  # fmt: skip
+    r"|DataLoader worker .*(killed by signal|exited unexpectedly)",
+    re.S,
+)
 _WORKER_FAILED = re.compile(r"Caught \w+ in DataLoader worker process")
 _CUDA_OOM = re.compile(r"CUDA out of memory|CUDA error: out of memory|OutOfMemoryError")
 _STICKY = re.compile(
@@ -65,7 +78,8 @@ class Death:
 class Deaths:
     """All deaths.
 
-    ``first`` are the ranks that began it, () when nobody died of a cause of its own. ``gone`` are all ranks whose process has ended.
+    ``first`` are the ranks that began it, () when nobody died of a cause of its own. ``gone`` are
+    all ranks whose process has ended.
     """
 
     first: tuple[Death, ...] = ()
@@ -131,8 +145,10 @@ def judge(
             death = replace(death, kind="victim", primary=False)
         if death is not None:
             deaths[rank] = death
-    if any(d.kind in ("exception", "killed", "oom", "segfault", "abort", "exit", "victim")
-           for d in deaths.values()):  # fmt: skip
+    if any(
+        d.kind in ("exception", "killed", "oom", "segfault", "abort", "exit", "victim")
+        for d in deaths.values()
+    ):
         waiting = True
     _say_errors(by_rank, nameless, facts)
     gone = {r: d for r, d in deaths.items() if r in last}
@@ -152,8 +168,11 @@ def _claim_nameless(
 ) -> None:
     """Give an exception that no log prefix attributes to the only rank that can have raised it."""
     causes = [e for e in nameless if not is_consequent(e)]
-    failed = [r for r, one in last.items()
-              if not one.ours and normal_exit(one)[0] not in (0, None) and r not in by_rank]  # fmt: skip
+    failed = [
+        r
+        for r, one in last.items()
+        if not one.ours and normal_exit(one)[0] not in (0, None) and r not in by_rank
+    ]
     if len(failed) == 1 and len({(e.type, e.text) for e in causes}) == 1:
         by_rank[failed[0]].append(causes[0])
         nameless[:] = [e for e in nameless if e not in causes]
@@ -195,9 +214,14 @@ def _death(
 ) -> Death | None:
     own = [e for e in errors if not is_consequent(e)]
     when = _order(one, errors)
-    cites = tuple(dict.fromkeys(
-        [*( [one.cite or one.source.cite()] if one else []),
-         *(e.cite or e.source.cite() for e in errors)]))  # fmt: skip
+    cites = tuple(
+        dict.fromkeys(
+            [
+                *([one.cite or one.source.cite()] if one else []),
+                *(e.cite or e.source.cite() for e in errors),
+            ]
+        )
+    )
     if rank in oom:
         return Death(rank, "oom", True, when, "", (*cites, *oom[rank]), "out of memory")
     if own:
@@ -265,15 +289,25 @@ def _say_errors(
     by_rank: Mapping[int, list[PythonError]], nameless: list[PythonError], facts: Facts
 ) -> None:
     flat = [(rank, e) for rank, es in sorted(by_rank.items()) for e in es]
-    earliest = min((e.when for _, e in flat if e.when is not None and not is_consequent(e)),
-                   default=None)  # fmt: skip
+    earliest = min(
+        (e.when for _, e in flat if e.when is not None and not is_consequent(e)), default=None
+    )
     for rank, error in [*flat, *((None, e) for e in nameless)]:
         ranks = [] if rank is None else [rank]
         cites = [error.cite or error.source.cite()]
         text = f"{error.type}: {error.text}"
         name = "exception.consequent" if is_consequent(error) else "exception.raised"
-        facts.add(fact(name, ranks=ranks, cites=cites, type=error.type, frame=_frame(error),
-                       text=error.text[:200], first=error.when == earliest))  # fmt: skip
+        facts.add(
+            fact(
+                name,
+                ranks=ranks,
+                cites=cites,
+                type=error.type,
+                frame=_frame(error),
+                text=error.text[:200],
+                first=error.when == earliest,
+            )
+        )
         for pattern, known in (
             (_WORKER_KILLED, "dataloader-worker.killed"),
             (_WORKER_FAILED, "dataloader-worker.failed"),
@@ -310,7 +344,7 @@ def _say_deaths(
             begin: bool = begin,
         ) -> None:
             end = {"code": code} if signal is None else {"signal": signal}
-            facts.add(fact(name, ranks=[rank], cites=cites, first=begin, **end))  # type: ignore[arg-type]
+            facts.add(fact(name, ranks=[rank], cites=cites, first=begin, **end))
 
         if code not in (0, None):
             say("process.exited", code=code)

@@ -65,9 +65,19 @@ def mismatches(
     for key, found in out.items():
         for one in found:
             table = "; ".join(f"{v}: {len(who)} ranks" for v, who in one.values[:4])
-            facts.add(fact(_MISMATCH_FACT[one.aspect], ranks=one.ranks, cites=cites[key],
-                           group=made.labels.get(one.group, one.group), seq=one.seq, op=one.op,
-                           tie=one.tie, values=table, finished=not one.unfinished))  # fmt: skip
+            facts.add(
+                fact(
+                    _MISMATCH_FACT[one.aspect],
+                    ranks=one.ranks,
+                    cites=cites[key],
+                    group=made.labels.get(one.group, one.group),
+                    seq=one.seq,
+                    op=one.op,
+                    tie=one.tie,
+                    values=table,
+                    finished=not one.unfinished,
+                )
+            )
     return out, cites
 
 
@@ -115,12 +125,22 @@ def shifts(
         found = mismatch.shifted(group, sites, names)
         if found is None:
             continue
-        cites = [recorded.logs[r].cite(recorded.by_seq[group][found.seq][r])
-                 for r in (*found.ranks[:3], *(r for r in sites if r not in found.ranks))
-                 if r in recorded.by_seq[group][found.seq]][:5]  # fmt: skip
-        facts.add(fact("collective.call-sites-differ", ranks=found.ranks, cites=cites,
-                       group=made.labels.get(group, group), seq=found.seq, op=found.op,
-                       values="; ".join(v for v, _ in found.values[:3])))  # fmt: skip
+        cites = [
+            recorded.logs[r].cite(recorded.by_seq[group][found.seq][r])
+            for r in (*found.ranks[:3], *(r for r in sites if r not in found.ranks))
+            if r in recorded.by_seq[group][found.seq]
+        ][:5]
+        facts.add(
+            fact(
+                "collective.call-sites-differ",
+                ranks=found.ranks,
+                cites=cites,
+                group=made.labels.get(group, group),
+                seq=found.seq,
+                op=found.op,
+                values="; ".join(v for v, _ in found.values[:3]),
+            )
+        )
         out.append(found)
     return out
 
@@ -136,8 +156,14 @@ def say_stages(
         names = set(stage.names) | ({"sleep"} if rank in sleeping else set())
         frame = str(stage.frame) if stage.frame else ""
         for name in sorted(names):
-            facts.add(fact(f"stack.in-{name}", ranks=[rank], frame=frame,
-                           cites=[cites[rank]] if rank in cites else []))  # fmt: skip
+            facts.add(
+                fact(
+                    f"stack.in-{name}",
+                    ranks=[rank],
+                    frame=frame,
+                    cites=[cites[rank]] if rank in cites else [],
+                )
+            )
 
 
 def say_graph(
@@ -152,9 +178,16 @@ def say_graph(
     situation = scene.situation
     for node in built.nodes:
         heads = [situation.heads[r] for r in node.waiters]
-        facts.add(fact("collective.pending", ranks=node.waiters, op=node.op, seq=node.seq,
-                       group=made.labels.get(node.group, node.group),
-                       cites=[h.cite for h in heads[:4] if h.cite]))  # fmt: skip
+        facts.add(
+            fact(
+                "collective.pending",
+                ranks=node.waiters,
+                op=node.op,
+                seq=node.seq,
+                group=made.labels.get(node.group, node.group),
+                cites=[h.cite for h in heads[:4] if h.cite],
+            )
+        )
     for root in roots:
         _say_root(root, built, scene, made, facts)
     if waiting and roots:
@@ -174,8 +207,14 @@ def _say_root(root: Root, built: Graph, scene: Scene, made: Assembled, facts: Fa
         given = {"group": root.group, "op": root.op, "seq": root.seq, **more}
         facts.add(_fact(name, ranks, root.cites, given))
 
-    say("wait.root", root.ranks, kind=root.kind, sure=root.sure, waiting=len(root.others),
-        **{k: v for k, v in detail.items() if v != ""})  # fmt: skip
+    say(
+        "wait.root",
+        root.ranks,
+        kind=root.kind,
+        sure=root.sure,
+        waiting=len(root.others),
+        **{k: v for k, v in detail.items() if v != ""},
+    )
     if root.kind == model.IN_COLLECTIVE and root.stage != "p2p":
         say("collective.incomplete", root.suspects)
     elif root.kind == model.COMPLETION_LAG:
@@ -213,17 +252,29 @@ def _say_lag(root: Root, built: Graph, scene: Scene, made: Assembled, facts: Fac
     mine = set(root.ranks)
     for node in built.nodes:
         entered = scene.situation.entered.get(node.group, {})
-        late = [r for r in (*node.blockers, *node.absent)
-                if r in mine and entered.get(r, -1) < node.seq]  # fmt: skip
+        late = [
+            r for r in (*node.blockers, *node.absent) if r in mine and entered.get(r, -1) < node.seq
+        ]
         if not late:
             continue
         lags = [node.seq - entered[r] for r in late if r in entered and entered[r] >= 0]
         heads = [scene.situation.heads[r] for r in node.waiters[:2]]
-        cites = [*(c for r in late[:4] for c in scene.rank_cites.get(r, ())),
-                 *(h.cite for h in heads if h.cite)]  # fmt: skip
-        facts.add(fact("collective.lagging", ranks=late, cites=cites, seq=node.seq, op=node.op,
-                       group=made.labels.get(node.group, node.group),
-                       lag=max(lags, default=None), sure=root.sure))  # fmt: skip
+        cites = [
+            *(c for r in late[:4] for c in scene.rank_cites.get(r, ())),
+            *(h.cite for h in heads if h.cite),
+        ]
+        facts.add(
+            fact(
+                "collective.lagging",
+                ranks=late,
+                cites=cites,
+                seq=node.seq,
+                op=node.op,
+                group=made.labels.get(node.group, node.group),
+                lag=max(lags, default=None),
+                sure=root.sure,
+            )
+        )
 
 
 def say_timeouts(
@@ -235,8 +286,15 @@ def say_timeouts(
     for root in roots:
         busy = [r for r in root.ranks if r in motion.busy or r in motion.moving_stacks]
         if root.kind == model.HOST_STALL and root.stage in _SLOW_WORK and busy:
-            facts.add(fact("timeout.short", ranks=busy, stage=root.stage, timeout_s=timeout_s,
-                           cites=[*(e.cite for e in log.timeouts[:2]), *root.cites[:2]]))  # fmt: skip
+            facts.add(
+                fact(
+                    "timeout.short",
+                    ranks=busy,
+                    stage=root.stage,
+                    timeout_s=timeout_s,
+                    cites=[*(e.cite for e in log.timeouts[:2]), *root.cites[:2]],
+                )
+            )
 
 
 def say_same_stack(
@@ -261,8 +319,15 @@ def say_same_stack(
         cites.append(by_rank[rank][0].source.cite(main.line or None))
     if len(places) == 1:
         stage = stages[ranks[0]]
-        facts.add(fact("wait.all-idle-same-stack", ranks=ranks, cites=cites[:8],
-                       stage=stage.primary, frame=str(stage.frame or "")))  # fmt: skip
+        facts.add(
+            fact(
+                "wait.all-idle-same-stack",
+                ranks=ranks,
+                cites=cites[:8],
+                stage=stage.primary,
+                frame=str(stage.frame or ""),
+            )
+        )
 
 
 def external(
@@ -275,8 +340,14 @@ def external(
         return []
     stage = Counter(s.primary for s in stages.values()).most_common(1)[0][0]
     cites = (*same[0].cites, *(c for cs in procs.disk_wait.values() for c in cs))
-    root = Root((), model.EXTERNAL, frame=str(same[0].get("frame") or ""), cites=cites[:8],
-                others=tuple(ranks), stage=stage)  # fmt: skip
+    root = Root(
+        (),
+        model.EXTERNAL,
+        frame=str(same[0].get("frame") or ""),
+        cites=cites[:8],
+        others=tuple(ranks),
+        stage=stage,
+    )
     facts.add(fact("wait.root", cites=root.cites, kind=root.kind, stage=stage, sure=True))
     return [root]
 

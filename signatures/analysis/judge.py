@@ -21,9 +21,17 @@ _POSITIVE = (model.STOPPED, model.DEAD)
 """Kinds that hold whatever the counters do."""
 
 _BY_WAITING = (
-    model.HOST_STALL, model.ABSENT, model.IN_COLLECTIVE, model.COMPLETION_LAG, model.GPU_STALLED,
-    model.P2P_CYCLE, model.P2P_UNMATCHED, model.DEADLOCK, model.LEFT, model.UNEVEN,
-)  # fmt: skip
+    model.HOST_STALL,
+    model.ABSENT,
+    model.IN_COLLECTIVE,
+    model.COMPLETION_LAG,
+    model.GPU_STALLED,
+    model.P2P_CYCLE,
+    model.P2P_UNMATCHED,
+    model.DEADLOCK,
+    model.LEFT,
+    model.UNEVEN,
+)
 """Kinds that a running job, caught between two steps, can show for a moment."""
 
 
@@ -117,8 +125,10 @@ def _deaths(roots: list[Root], scene: Scene, motion: Motion) -> list[Root]:
         kind = model.LEFT if what == "left" else model.DEAD
         ranks = tuple(sorted(d.rank for d in same))
         cites = tuple(dict.fromkeys(c for d in same for c in d.cites))
-        roots = [*roots, Root(ranks, kind, frame=frame, cites=cites,
-                              others=tuple(sorted(others)), why=why)]  # fmt: skip
+        roots = [
+            *roots,
+            Root(ranks, kind, frame=frame, cites=cites, others=tuple(sorted(others)), why=why),
+        ]
     if motion.of(scene.situation.heads) is not Known.NO:
         # Nothing says that anybody had hung before: survivors fall behind by a death alone.
         roots = [r for r in roots if r.kind not in (model.ABSENT, model.IN_COLLECTIVE)]
@@ -142,10 +152,19 @@ def _preamble(roots: list[Root], scene: Scene, log: Logs, built: Graph) -> list[
     blamed: tuple[int, ...] = lost if len(lost) == 1 else ()
     if len(members) == 2:
         blamed = tuple(sorted(members))
-    root = Root(blamed, model.SIZE_MISMATCH, label, node.op, node.seq, cites=cites,
-                others=tuple(r for r in others if r not in blamed), stage="collective",
-                sure=bool(blamed), suspects=() if blamed else lost,
-                why="Gloo refused a message of another size; all records that are left agree")  # fmt: skip
+    root = Root(
+        blamed,
+        model.SIZE_MISMATCH,
+        label,
+        node.op,
+        node.seq,
+        cites=cites,
+        others=tuple(r for r in others if r not in blamed),
+        stage="collective",
+        sure=bool(blamed),
+        suspects=() if blamed else lost,
+        why="Gloo refused a message of another size; all records that are left agree",
+    )
     kept = [r for r in roots if r.kind in (model.STOPPED, model.DEADLOCK)]
     return [root, *kept]
 
@@ -175,9 +194,22 @@ def _lone_waiter(roots: list[Root], scene: Scene) -> list[Root]:
             return roots
         cites = tuple(dict.fromkeys(c for r in left for c in r.cites))
         label = scene.labels.get(head.group, head.group)
-        return [Root((), model.UNEVEN, label, head.op, head.seq, head.frame, cites, (rank,),
-                     "collective", False, tuple(sorted({rank, *gone})),
-                     f"only rank {rank} made call {head.seq}; the others have left")]  # fmt: skip
+        return [
+            Root(
+                (),
+                model.UNEVEN,
+                label,
+                head.op,
+                head.seq,
+                head.frame,
+                cites,
+                (rank,),
+                "collective",
+                False,
+                tuple(sorted({rank, *gone})),
+                f"only rank {rank} made call {head.seq}; the others have left",
+            )
+        ]
     return roots
 
 
@@ -204,15 +236,21 @@ def _gaps(roots: list[Root], scene: Scene) -> list[Root]:
 
 
 def _named_by_barrier(log: Logs, scene: Scene) -> list[Root]:
-    """monitored_barrier names who did not come; that is all there is when nothing else was saved."""
+    """Without anything else, monitored_barrier still names who did not come."""
     if not log.barrier_missing:
         return []
     ranks = tuple(sorted(log.barrier_missing))
     stage = scene.stages.get(ranks[0])
-    return [Root(ranks, model.HOST_STALL, op="monitored_barrier",
-                 cites=tuple(log.barrier_missing.values()),
-                 frame=str(stage.frame) if stage and stage.frame else "",
-                 stage=stage.primary if stage else "")]  # fmt: skip
+    return [
+        Root(
+            ranks,
+            model.HOST_STALL,
+            op="monitored_barrier",
+            cites=tuple(log.barrier_missing.values()),
+            frame=str(stage.frame) if stage and stage.frame else "",
+            stage=stage.primary if stage else "",
+        )
+    ]
 
 
 def _speak_against(out: Judgement, scene: Scene) -> None:
@@ -224,6 +262,9 @@ def _speak_against(out: Judgement, scene: Scene) -> None:
             if stage is not None and stage.primary in ("collective", "p2p"):
                 cite = scene.stage_cites.get(rank, "")
                 out.doubts.append(
-                    Doubt(f"rank {rank} never entered {root.op} {root.seq} by the recorder, but its "
-                          f"stack stands in {stage.op}", (cite,) if cite else ())
-                )  # fmt: skip
+                    Doubt(
+                        f"rank {rank} never entered {root.op} {root.seq} by the recorder, but its "
+                        f"stack stands in {stage.op}",
+                        (cite,) if cite else (),
+                    )
+                )

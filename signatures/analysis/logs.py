@@ -86,14 +86,25 @@ def read(events: Iterable[LogEvent], facts: Facts) -> Logs:
             for rank in _ranks(event.get("ranks")):
                 out.barrier_missing.setdefault(rank, event.cite)
     if out.barrier_missing:
-        facts.add(fact("monitored-barrier.failed", ranks=out.barrier_missing,
-                       cites=out.barrier_missing.values()))  # fmt: skip
+        facts.add(
+            fact(
+                "monitored-barrier.failed",
+                ranks=out.barrier_missing,
+                cites=out.barrier_missing.values(),
+            )
+        )
     _fingerprints(prints, out)
     if out.timeouts:
         ranks = [r for e in out.timeouts if (r := _rank(e)) is not None]
         ms = [m for e in out.timeouts if (m := _int(_first(e, "timeout_ms", "ms"))) > 0]
-        facts.add(fact("timeout.reported", ranks=ranks, cites=[e.cite for e in out.timeouts][:8],
-                       timeout_ms=min(ms, default=None)))  # fmt: skip
+        facts.add(
+            fact(
+                "timeout.reported",
+                ranks=ranks,
+                cites=[e.cite for e in out.timeouts][:8],
+                timeout_ms=min(ms, default=None),
+            )
+        )
         out.timeout_s = min(ms) / 1000 if ms else None
     return out
 

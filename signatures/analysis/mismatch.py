@@ -109,8 +109,11 @@ def _compare(group: str, seq: int, members: Sequence[int], ops: Mapping[int, Op]
     sizes = _sizes(name, members, ops)
     if sizes and (one := split(group, seq, name, "size", sizes, unfinished)):
         out.append(one)
-    dtypes = {r: (op.dtypes_in or op.dtypes_out)[0] for r, op in ops.items()
-              if op.dtypes_in or op.dtypes_out}  # fmt: skip
+    dtypes = {
+        r: (op.dtypes_in or op.dtypes_out)[0]
+        for r, op in ops.items()
+        if op.dtypes_in or op.dtypes_out
+    }
     if one := split(group, seq, name, "dtype", dtypes, unfinished):
         out.append(one)
     return out

@@ -67,15 +67,29 @@ def _states(rank: int, seen: list[ProcessState], out: Processes, facts: Facts) -
         out.stopped[rank] = cites
         how = "frozen" if last.frozen else "stopped"
         facts.add(
-            fact("process.stopped", ranks=[rank], cites=cites, state=last.state, how=how,
-                 tracer=last.tracer_pid or None, cgroup=last.cgroup if last.frozen else None)
-        )  # fmt: skip
+            fact(
+                "process.stopped",
+                ranks=[rank],
+                cites=cites,
+                state=last.state,
+                how=how,
+                tracer=last.tracer_pid or None,
+                cgroup=last.cgroup if last.frozen else None,
+            )
+        )
     elif halted:
         out.doubts.append((f"rank {rank} was stopped at first and runs again later", cites))
     if all(s.state == "D" for s in seen):
         out.disk_wait[rank] = cites
-        facts.add(fact("process.uninterruptible", ranks=[rank], cites=cites, wchan=last.wchan,
-                       snapshots=len(seen)))  # fmt: skip
+        facts.add(
+            fact(
+                "process.uninterruptible",
+                ranks=[rank],
+                cites=cites,
+                wchan=last.wchan,
+                snapshots=len(seen),
+            )
+        )
         place = " ".join((last.wchan, *last.kernel_stack))
         if _STORAGE.search(place):
             facts.add(fact("storage.stalled", ranks=[rank], cites=cites, wchan=last.wchan))
@@ -123,8 +137,9 @@ def _gil(
             continue
         frame = next((str(t.frames[0]) for _, t in holders if t.frames), "")
         out.gil_held[rank] = cites
-        facts.add(fact("gil.held", ranks=[rank], cites=cites, frame=frame,
-                       snapshots=len(snapshots)))  # fmt: skip
+        facts.add(
+            fact("gil.held", ranks=[rank], cites=cites, frame=frame, snapshots=len(snapshots))
+        )
 
 
 def _holder(stack: RankStacks) -> ThreadStack | None:

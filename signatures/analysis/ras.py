@@ -102,8 +102,18 @@ def _one(
     if op and frozen:
         values = {rank: dict(counts).get(op, 0) for rank, counts in last.items()}
         ranks, tie = vote(values)
-        facts.add(fact("collective.count-mismatched", ranks=ranks, cites=cites, op=op, low=low,
-                       high=high, tie=tie, polls=len(seen)))  # fmt: skip
+        facts.add(
+            fact(
+                "collective.count-mismatched",
+                ranks=ranks,
+                cites=cites,
+                op=op,
+                low=low,
+                high=high,
+                tie=tie,
+                polls=len(seen),
+            )
+        )
 
 
 def _differing(counts: Mapping[int, tuple[tuple[str, int], ...]]) -> tuple[str, int, int]:

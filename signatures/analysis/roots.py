@@ -95,23 +95,41 @@ def _of_rank(rank: int, sink: Sink, scene: Scene, node: OpNode | None) -> Root:
     primary = stage.primary if stage else ""
     cites = (*scene.rank_cites.get(rank, ()), *_waiter_cites(node, scene))
     label = scene.labels.get(node.group, node.group) if node else ""
-    root = Root((rank,), model.HOST_STALL, label, node.op if node else "", node.seq if node else -1,
-                frame, cites, sink.others, primary)  # fmt: skip
+    root = Root(
+        (rank,),
+        model.HOST_STALL,
+        label,
+        node.op if node else "",
+        node.seq if node else -1,
+        frame,
+        cites,
+        sink.others,
+        primary,
+    )
     causes = {d.rank: d for d in (*scene.deaths.left, *scene.deaths.first)}
     death = causes.get(rank)
     if rank in scene.stopped:
         return replace(root, kind=model.STOPPED, cites=(*scene.stopped[rank], *cites))
     if death is not None:
         kind = model.LEFT if death.kind == "left" else model.DEAD
-        return replace(root, kind=kind, cites=(*death.cites, *cites), why=death.what,
-                       frame=death.frame or frame)  # fmt: skip
+        return replace(
+            root,
+            kind=kind,
+            cites=(*death.cites, *cites),
+            why=death.what,
+            frame=death.frame or frame,
+        )
     if rank in scene.situation.absent:
         return replace(root, kind=model.ABSENT, sure=False)
     if primary == "teardown":
         return replace(root, kind=model.LEFT)
     if primary == "device-sync" and node is not None:
-        return replace(root, kind=model.GPU_STALLED, stage="device-sync",
-                       why="waits for its own device with nothing of the group in flight")  # fmt: skip
+        return replace(
+            root,
+            kind=model.GPU_STALLED,
+            stage="device-sync",
+            why="waits for its own device with nothing of the group in flight",
+        )
     firm = node is None or rank in scene.firm.get(node.group, set())
     stands = primary in ("collective", "p2p")
     why = "its stack stands in a collective that no recorder shows" if stands else ""
@@ -137,19 +155,52 @@ def _of_cycle(sink: Sink, scene: Scene) -> Root:
         kind, blamed = p2p.blame(sink.ranks, scene.situation.heads)
         blamed_head = heads.get(blamed[0], first) if blamed else first
         others = tuple(sorted((set(sink.others) | set(sink.ranks)) - set(blamed)))
-        return Root(blamed, kind, "", blamed_head.op, blamed_head.seq, blamed_head.frame, cites,
-                    others, "p2p", scene.frozen is Known.NO or not blamed_head.stack, why=what)  # fmt: skip
+        return Root(
+            blamed,
+            kind,
+            "",
+            blamed_head.op,
+            blamed_head.seq,
+            blamed_head.frame,
+            cites,
+            others,
+            "p2p",
+            scene.frozen is Known.NO or not blamed_head.stack,
+            why=what,
+        )
     label = scene.labels.get(first.group, first.group)
-    return Root(sink.ranks, model.DEADLOCK, label, first.op, first.seq, first.frame, cites,
-                sink.others, "collective", why=what)  # fmt: skip
+    return Root(
+        sink.ranks,
+        model.DEADLOCK,
+        label,
+        first.op,
+        first.seq,
+        first.frame,
+        cites,
+        sink.others,
+        "collective",
+        why=what,
+    )
 
 
 def _in_flight(rank: int, head: Head, sink: Sink, scene: Scene) -> Root:
     pair = tuple(sorted({rank} if head.peer is None else {rank, head.peer}))
-    return Root((), model.IN_COLLECTIVE, scene.labels.get(head.group, head.group), head.op,
-                head.seq, head.frame, (head.cite,), sink.others, "p2p", False, pair,
-                "both sides have made the call" if head.peer is not None
-                else "nothing names the other side")  # fmt: skip
+    return Root(
+        (),
+        model.IN_COLLECTIVE,
+        scene.labels.get(head.group, head.group),
+        head.op,
+        head.seq,
+        head.frame,
+        (head.cite,),
+        sink.others,
+        "p2p",
+        False,
+        pair,
+        "both sides have made the call"
+        if head.peer is not None
+        else "nothing names the other side",
+    )
 
 
 def _of_op(node: OpNode, sink: Sink, scene: Scene) -> Root | None:
@@ -169,14 +220,46 @@ def _of_op(node: OpNode, sink: Sink, scene: Scene) -> Root | None:
     idle = tuple(sorted(r for r, on in starts.items() if not on))
     if idle and len(idle) < len(starts) and len(idle) * 2 < len(node.waiters):
         others = tuple(sorted((set(waiters) | set(sink.others)) - set(idle)))
-        return Root(idle, model.GPU_STALLED, label, node.op, node.seq, frame, cites, others,
-                    "device", why="entered on the host, never started on the device")  # fmt: skip
+        return Root(
+            idle,
+            model.GPU_STALLED,
+            label,
+            node.op,
+            node.seq,
+            frame,
+            cites,
+            others,
+            "device",
+            why="entered on the host, never started on the device",
+        )
     if not node.finishers:
-        return Root((), model.IN_COLLECTIVE, label, node.op, node.seq, frame, cites,
-                    tuple(sorted({*waiters, *sink.others})), "collective", False, waiters)  # fmt: skip
-    return Root((), model.IN_COLLECTIVE, label, node.op, node.seq, frame, cites,
-                tuple(sorted({*waiters, *sink.others})), "collective", False, waiters,
-                "some members are through; the operation lets them")  # fmt: skip
+        return Root(
+            (),
+            model.IN_COLLECTIVE,
+            label,
+            node.op,
+            node.seq,
+            frame,
+            cites,
+            tuple(sorted({*waiters, *sink.others})),
+            "collective",
+            False,
+            waiters,
+        )
+    return Root(
+        (),
+        model.IN_COLLECTIVE,
+        label,
+        node.op,
+        node.seq,
+        frame,
+        cites,
+        tuple(sorted({*waiters, *sink.others})),
+        "collective",
+        False,
+        waiters,
+        "some members are through; the operation lets them",
+    )
 
 
 def _lag(node: OpNode, scene: Scene, frame: str, cites: tuple[str, ...], sink: Sink) -> Root:
@@ -185,15 +268,46 @@ def _lag(node: OpNode, scene: Scene, frame: str, cites: tuple[str, ...], sink: S
     late, done = tuple(sorted(node.waiters)), tuple(sorted(node.finishers))
     others = tuple(sorted({*late, *done, *sink.others}))
     if len(late) < len(done) or _lag_of(node, scene) >= 2:
-        return Root(late, model.COMPLETION_LAG, label, node.op, node.seq, frame, cites,
-                    tuple(r for r in others if r not in late), "device",
-                    why=f"peers are {_lag_of(node, scene)} operations further")  # fmt: skip
+        return Root(
+            late,
+            model.COMPLETION_LAG,
+            label,
+            node.op,
+            node.seq,
+            frame,
+            cites,
+            tuple(r for r in others if r not in late),
+            "device",
+            why=f"peers are {_lag_of(node, scene)} operations further",
+        )
     if len(done) < len(late):
-        return Root(done, model.COMPLETION_LAG, label, node.op, node.seq, frame, cites,
-                    tuple(r for r in others if r not in done), "device", False, done,
-                    "the only ones to have finished it: what they had to send on is missing")  # fmt: skip
-    return Root((), model.COMPLETION_LAG, label, node.op, node.seq, frame, cites, others,
-                "device", False, others)  # fmt: skip
+        return Root(
+            done,
+            model.COMPLETION_LAG,
+            label,
+            node.op,
+            node.seq,
+            frame,
+            cites,
+            tuple(r for r in others if r not in done),
+            "device",
+            False,
+            done,
+            "the only ones to have finished it: what they had to send on is missing",
+        )
+    return Root(
+        (),
+        model.COMPLETION_LAG,
+        label,
+        node.op,
+        node.seq,
+        frame,
+        cites,
+        others,
+        "device",
+        False,
+        others,
+    )
 
 
 def _lag_of(node: OpNode, scene: Scene) -> int:
@@ -222,9 +336,18 @@ def mismatch_root(found: Split, scene: Scene, waiting: Sequence[int]) -> Root:
         frame = next(
             (str(s.frame) for r in found.ranks if (s := scene.stages.get(r)) and s.frame), ""
         )
-    return Root(found.ranks, _KINDS[found.aspect], scene.labels.get(found.group, found.group),
-                found.op, found.seq, frame, scene.split_cites.get(key, ()),
-                tuple(sorted(set(waiting) - set(found.ranks))), "collective", why=why)  # fmt: skip
+    return Root(
+        found.ranks,
+        _KINDS[found.aspect],
+        scene.labels.get(found.group, found.group),
+        found.op,
+        found.seq,
+        frame,
+        scene.split_cites.get(key, ()),
+        tuple(sorted(set(waiting) - set(found.ranks))),
+        "collective",
+        why=why,
+    )
 
 
 def _short(ranks: Sequence[int]) -> str:
@@ -237,8 +360,18 @@ def _merge(roots: Sequence[Root]) -> list[Root]:
     alike: dict[tuple[object, ...], list[Root]] = defaultdict(list)
     for root in roots:
         key: tuple[object, ...] = (root.kind, root.group, root.op, root.seq, root.stage, root.sure)
-        if root.kind not in (model.HOST_STALL, model.LEFT, model.ABSENT, model.STOPPED, model.DEAD,
-                             model.COMPLETION_LAG) or not root.ranks:  # fmt: skip
+        if (
+            root.kind
+            not in (
+                model.HOST_STALL,
+                model.LEFT,
+                model.ABSENT,
+                model.STOPPED,
+                model.DEAD,
+                model.COMPLETION_LAG,
+            )
+            or not root.ranks
+        ):
             key = (id(root),)
         alike[key].append(root)
     out = []

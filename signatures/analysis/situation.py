@@ -86,9 +86,18 @@ def _from_recorders(
         if op.is_p2p:
             peer, sending = p2p.peer_of(op, rank, recorded.groups[key])
         out.situation.heads[rank] = Head(
-            rank, key, op.seq, op.op, op.record_id, peer, sending, op.is_p2p, False, where,
+            rank,
+            key,
+            op.seq,
+            op.op,
+            op.record_id,
+            peer,
+            sending,
+            op.is_p2p,
+            False,
+            where,
             log.cite(op),
-        )  # fmt: skip
+        )
         if op.started is not None and not op.is_p2p:
             out.timed = True
             out.started.setdefault((key, op.seq), {})[rank] = op.started

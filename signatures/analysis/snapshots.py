@@ -60,8 +60,11 @@ def compare(
         lambda: defaultdict(list)
     )
     for trace in traces:
-        mark = (trace.ops[-1].record_id if trace.ops else -1, trace.status,
-                sum(1 for op in trace.ops if op.finished))  # fmt: skip
+        mark = (
+            trace.ops[-1].record_id if trace.ops else -1,
+            trace.status,
+            sum(1 for op in trace.ops if op.finished),
+        )
         kind = f"trace:{trace.backend}:{_spelling(trace)}"
         counters[trace.rank][kind].append((trace.source.snapshot, mark, trace.source.cite()))
     for page in pages:
@@ -81,8 +84,11 @@ def compare(
     if motion.advanced:
         facts.add(fact("progress.advancing", ranks=motion.advanced, cites=cites["advanced"][:8]))
     if motion.frozen - motion.advanced:
-        facts.add(fact("progress.frozen", ranks=motion.frozen - motion.advanced,
-                       cites=cites["frozen"][:8]))  # fmt: skip
+        facts.add(
+            fact(
+                "progress.frozen", ranks=motion.frozen - motion.advanced, cites=cites["frozen"][:8]
+            )
+        )
     return motion
 
 
@@ -114,8 +120,7 @@ def _stacks(stacks: Mapping[int, list[RankStacks]], motion: Motion, facts: Facts
                 continue
             if len({s.main.frames if s.main else () for s in same}) > 1:
                 motion.moving_stacks.add(rank)
-                facts.add(fact("stack.moving", ranks=[rank],
-                               cites=[s.source.cite() for s in same]))  # fmt: skip
+                facts.add(fact("stack.moving", ranks=[rank], cites=[s.source.cite() for s in same]))
                 break
 
 

@@ -80,61 +80,115 @@ _STORES = (
     r"|requests|h5py|zarr|pyarrow|lmdb)/|google/cloud/storage|(^|/)(http/client|ssl|socket)\.py$"
 )
 PATTERNS: tuple[Pattern, ...] = (
-    _p("teardown", r"^(destroy_process_group|_abort_process_group|_shutdown|_exit_function"
-       r"|_run_finalizers|run_exitfuncs|_python_exit)$"),
+    _p(
+        "teardown",
+        r"^(destroy_process_group|_abort_process_group|_shutdown|_exit_function"
+        r"|_run_finalizers|run_exitfuncs|_python_exit)$",
+    ),
     _p("teardown", r"^(Py_FinalizeEx|Py_Finalize|finalize_interp\w*|atexit_callfuncs)"),
     _p("teardown", r"^shutdown$", r"torch/distributed/|concurrent/futures/"),
-    _p("init", r"^(init_process_group|rendezvous|_new_process_group_helper|new_group"
-       r"|_new_group_with_tag|new_subgroups\w*|init_device_mesh|_store_based_barrier"
-       r"|_create_c10d_store|_env_rendezvous_handler|split_group|initialize_model_parallel)$"),
+    _p(
+        "init",
+        r"^(init_process_group|rendezvous|_new_process_group_helper|new_group"
+        r"|_new_group_with_tag|new_subgroups\w*|init_device_mesh|_store_based_barrier"
+        r"|_create_c10d_store|_env_rendezvous_handler|split_group|initialize_model_parallel)$",
+    ),
     _p("init", "", r"torch/distributed/(rendezvous|elastic/rendezvous)"),
     _p("init", r"^(c10d::TCPStore::|ncclCommInit\w*|bootstrapInit)"),
-    _p("checkpoint", r"^(save|_save|_legacy_save|load|_load|_legacy_load|write_record|persistent_id)$",
-       r"torch/serialization\.py$"),
+    _p(
+        "checkpoint",
+        r"^(save|_save|_legacy_save|load|_load|_legacy_load|write_record|persistent_id)$",
+        r"torch/serialization\.py$",
+    ),
     _p("checkpoint", "", r"torch/distributed/checkpoint/|(^|/)safetensors/|(^|/)orbax/"),
-    _p("checkpoint", r"(?i)(save|write|store|load|restore|read|dump|upload|export)_*(the_)?"
-       r"(\w*_)?(checkpoint|ckpt|snapshot|state_dict|states?|model|weights)"
-       r"|(checkpoint|ckpt|snapshot)_*(save|write|store|load|restore|upload)|^_?save_pretrained$",
-       "", not_file=r"torch/utils/checkpoint\.py$|torch/nn/|torch/optim/"),
+    _p(
+        "checkpoint",
+        r"(?i)(save|write|store|load|restore|read|dump|upload|export)_*(the_)?"
+        r"(\w*_)?(checkpoint|ckpt|snapshot|state_dict|states?|model|weights)"
+        r"|(checkpoint|ckpt|snapshot)_*(save|write|store|load|restore|upload)|^_?save_pretrained$",
+        "",
+        not_file=r"torch/utils/checkpoint\.py$|torch/nn/|torch/optim/",
+    ),
     _p("dataloader", "", _LOADERS),
-    _p("dataloader", r"(?i)data_?loader|(next|get|fetch|load|read|make|prepare|produce)_*"
-       r"(\w*_)?(batch(es)?|samples?|examples?)$|^collate|^prefetch|^batch_(iter|generator)",
-       "", user_only=True),
+    _p(
+        "dataloader",
+        r"(?i)data_?loader|(next|get|fetch|load|read|make|prepare|produce)_*"
+        r"(\w*_)?(batch(es)?|samples?|examples?)$|^collate|^prefetch|^batch_(iter|generator)",
+        "",
+        user_only=True,
+    ),
     _p("dataloader", r"^__next__$", "", user_only=True),
-    _p("compile", "", r"torch/_dynamo/(convert_frame|symbolic_convert|output_graph|bytecode\w*"
-       r"|variables/|guards|repro/|backends/)"),
-    _p("compile", "", r"torch/_inductor/(compile_fx\w*|graph|codecache|scheduler|async_compile"
-       r"|compile_worker/|codegen/|select_algorithm|ir|lowering|autotune_process|fx_passes/)"),
-    _p("compile", "", r"torch/_functorch/(aot_autograd|partitioners|_aot_autograd/"
-       r"(graph_compile|graph_capture|dispatch_and_compile_graph|jit_compile\w*))"),
+    _p(
+        "compile",
+        "",
+        r"torch/_dynamo/(convert_frame|symbolic_convert|output_graph|bytecode\w*"
+        r"|variables/|guards|repro/|backends/)",
+    ),
+    _p(
+        "compile",
+        "",
+        r"torch/_inductor/(compile_fx\w*|graph|codecache|scheduler|async_compile"
+        r"|compile_worker/|codegen/|select_algorithm|ir|lowering|autotune_process|fx_passes/)",
+    ),
+    _p(
+        "compile",
+        "",
+        r"torch/_functorch/(aot_autograd|partitioners|_aot_autograd/"
+        r"(graph_compile|graph_capture|dispatch_and_compile_graph|jit_compile\w*))",
+    ),
     _p("compile", "", r"(^|/)triton/(compiler|backends|runtime/(jit|autotuner|build))"),
-    _p("compile", r"^(_jit_compile|_write_ninja_file\w*|_run_ninja_build|load_inline)$",
-       r"cpp_extension\.py$"),
-    _p("evaluation", r"(?i)^_*((run|do|maybe)_+)?(eval|evaluate\w*|evaluation\w*|eval_\w+"
-       r"|validat(e|ion)\w*|val_(step|epoch|loop|batch\w*)|test_(step|epoch|loop))$"
-       r"|(?i:_(eval|evaluate|evaluation|validate|validation)(_(loop|step|epoch|model))?$)",
-       "", not_file=r"(^|/)torch/(nn|_dynamo|_inductor|fx|jit|distributed)/"),
+    _p(
+        "compile",
+        r"^(_jit_compile|_write_ninja_file\w*|_run_ninja_build|load_inline)$",
+        r"cpp_extension\.py$",
+    ),
+    _p(
+        "evaluation",
+        r"(?i)^_*((run|do|maybe)_+)?(eval|evaluate\w*|evaluation\w*|eval_\w+"
+        r"|validat(e|ion)\w*|val_(step|epoch|loop|batch\w*)|test_(step|epoch|loop))$"
+        r"|(?i:_(eval|evaluate|evaluation|validate|validation)(_(loop|step|epoch|model))?$)",
+        "",
+        not_file=r"(^|/)torch/(nn|_dynamo|_inductor|fx|jit|distributed)/",
+    ),
     _p("evaluation", "", r"(?i)(^|/)(evaluation_loop|evaluator|validation_loop)\.py$"),
-    _p("device-sync", r"^(synchronize|wait|query|wait_stream|wait_event)$",
-       r"torch/(cuda|xpu|hip|mps|accelerator)/"),
-    _p("device-sync", r"^(cudaDeviceSynchronize|cudaStreamSynchronize|cudaEventSynchronize"
-       r"|cuCtxSynchronize\w*|cuStreamSynchronize\w*|cuEventSynchronize\w*"
-       r"|c10::cuda::device_synchronize|at::native::_local_scalar_dense_cuda.*"
-       r"|hipDeviceSynchronize|hipStreamSynchronize)"),
-    _p("sleep", r"^(sleep|time_sleep|pysleep|(__)?clock_nanosleep\w*|(__)?nanosleep\w*|usleep"
-       r"|time\.sleep|wait_a_while|backoff\w*|do_sleep|_sleep)"),
+    _p(
+        "device-sync",
+        r"^(synchronize|wait|query|wait_stream|wait_event)$",
+        r"torch/(cuda|xpu|hip|mps|accelerator)/",
+    ),
+    _p(
+        "device-sync",
+        r"^(cudaDeviceSynchronize|cudaStreamSynchronize|cudaEventSynchronize"
+        r"|cuCtxSynchronize\w*|cuStreamSynchronize\w*|cuEventSynchronize\w*"
+        r"|c10::cuda::device_synchronize|at::native::_local_scalar_dense_cuda.*"
+        r"|hipDeviceSynchronize|hipStreamSynchronize)",
+    ),
+    _p(
+        "sleep",
+        r"^(sleep|time_sleep|pysleep|(__)?clock_nanosleep\w*|(__)?nanosleep\w*|usleep"
+        r"|time\.sleep|wait_a_while|backoff\w*|do_sleep|_sleep)",
+    ),
     _p("sleep", r"^(sleep|_sleep)$", r"(^|/)(asyncio|tenacity|backoff)/"),
     _p("io", "", _STORES),
-    _p("io", r"^(fsync|fdatasync|(__)?(lib?c_)?(read|write|pread|pwrite|open|close|fsync)(64|v)?"
-       r"|os_(fsync|read|write)\w*|_io_\w*(read|write|flush)\w*|fread|fwrite|copyfileobj\w*"
-       r"|copyfile|read_(text|bytes)|write_(text|bytes))$"),
-    _p("lock", r"^(acquire|wait|join|_wait_for_tstate_lock|wait_for|get|put|__enter__|result|poll"
-       r"|select|_poll|_recv|recv|recv_bytes|_recv_bytes|communicate|_try_wait|_wait|flock|lockf)$",
-       r"(^|/)(threading|queue|subprocess|selectors)\.py$|multiprocessing/|concurrent/futures/"
-       r"|(^|/)filelock/|asyncio/"),
-    _p("lock", r"^(PyThread_acquire_lock\w*|sem_(timed)?wait\w*|(__)?new_sem_wait\w*"
-       r"|pthread_(mutex_lock|cond_\w*wait)\w*|lock_PyThread_acquire_lock|take_gil)"),
-)  # fmt: skip
+    _p(
+        "io",
+        r"^(fsync|fdatasync|(__)?(lib?c_)?(read|write|pread|pwrite|open|close|fsync)(64|v)?"
+        r"|os_(fsync|read|write)\w*|_io_\w*(read|write|flush)\w*|fread|fwrite|copyfileobj\w*"
+        r"|copyfile|read_(text|bytes)|write_(text|bytes))$",
+    ),
+    _p(
+        "lock",
+        r"^(acquire|wait|join|_wait_for_tstate_lock|wait_for|get|put|__enter__|result|poll"
+        r"|select|_poll|_recv|recv|recv_bytes|_recv_bytes|communicate|_try_wait|_wait|flock|lockf)$",
+        r"(^|/)(threading|queue|subprocess|selectors)\.py$|multiprocessing/|concurrent/futures/"
+        r"|(^|/)filelock/|asyncio/",
+    ),
+    _p(
+        "lock",
+        r"^(PyThread_acquire_lock\w*|sem_(timed)?wait\w*|(__)?new_sem_wait\w*"
+        r"|pthread_(mutex_lock|cond_\w*wait)\w*|lock_PyThread_acquire_lock|take_gil)",
+    ),
+)
 _COMPILED = tuple(
     (
         p,
@@ -146,9 +200,20 @@ _COMPILED = tuple(
 )
 
 ORDER = (
-    "p2p", "collective", "teardown", "checkpoint", "dataloader", "compile", "evaluation", "init",
-    "device-sync", "io", "lock", "sleep", "user-code",
-)  # fmt: skip
+    "p2p",
+    "collective",
+    "teardown",
+    "checkpoint",
+    "dataloader",
+    "compile",
+    "evaluation",
+    "init",
+    "device-sync",
+    "io",
+    "lock",
+    "sleep",
+    "user-code",
+)
 """Which stage names a rank when its stack shows several, first one first."""
 
 WAITING = frozenset({"p2p", "collective", "device-sync", "init"})
@@ -179,9 +244,22 @@ def is_stdlib(frame: Frame) -> bool:
         return True
     top = file.split("/", 1)[0].removesuffix(".py")
     if "/" in file:
-        return top in {"asyncio", "concurrent", "multiprocessing", "importlib", "json", "logging",
-                       "http", "urllib", "email", "collections", "unittest", "ctypes",
-                       "encodings", "xml"}  # fmt: skip
+        return top in {
+            "asyncio",
+            "concurrent",
+            "multiprocessing",
+            "importlib",
+            "json",
+            "logging",
+            "http",
+            "urllib",
+            "email",
+            "collections",
+            "unittest",
+            "ctypes",
+            "encodings",
+            "xml",
+        }
     return top in sys.stdlib_module_names
 
 

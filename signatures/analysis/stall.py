@@ -25,8 +25,13 @@ def look(stalls: Iterable[Stall], group_timeout_s: float | None, facts: Facts) -
             limit = max(3 * (stall.longest_wait_s or 0.0), min(60.0, half))
         if stall.waited_s >= limit:
             facts.add(
-                fact("wait.exceeded", ranks=stall.still_ranks, cites=[stall.source.cite()],
-                     waited_s=round(stall.waited_s, 1), limit_s=round(limit, 1),
-                     phase=stall.phase)
-            )  # fmt: skip
+                fact(
+                    "wait.exceeded",
+                    ranks=stall.still_ranks,
+                    cites=[stall.source.cite()],
+                    waited_s=round(stall.waited_s, 1),
+                    limit_s=round(limit, 1),
+                    phase=stall.phase,
+                )
+            )
     return longest

@@ -67,7 +67,10 @@ def test_leaving_while_others_wait(world, culprit):
     w.stall("exit")
     a = analyse(w.read())
     assert (only(a).kind, only(a).ranks, only(a).others) == (
-        "left-the-loop", (culprit,), tuple(rest(culprit)))  # fmt: skip
+        "left-the-loop",
+        (culprit,),
+        tuple(rest(culprit)),
+    )
 
 
 @CULPRITS
@@ -81,7 +84,8 @@ def test_an_unexplained_sigkill_is_the_root(world, culprit):
     assert (only(a).kind, only(a).ranks) == ("process-dead", (culprit,))
     killed = a.facts.of("process.killed")
     assert [(f.where.ranks, f.get("signal"), f.get("first")) for f in killed] == [
-        ((culprit,), 9, True)]  # fmt: skip
+        ((culprit,), 9, True)
+    ]
     assert not a.facts.of("process.terminated")
 
 
@@ -131,8 +135,14 @@ def test_a_watchdogs_abort_after_a_timeout_is_no_cause(world):
         w.trace(rank, [("all_reduce", True), ("all_reduce", False)])
     w.trace(2, [("all_reduce", True)])
     w.in_loader(2)
-    w.event("nccl.timeout", "Watchdog caught collective operation timeout", 0, seq=2,
-            op="ALLREDUCE", timeout_ms=600000)  # fmt: skip
+    w.event(
+        "nccl.timeout",
+        "Watchdog caught collective operation timeout",
+        0,
+        seq=2,
+        op="ALLREDUCE",
+        timeout_ms=600000,
+    )
     w.exit(0, signal=6, order=1)
     w.exit(2, signal=6, order=2)
     assert (only(analyse(w.read())).kind, only(analyse(w.read())).ranks) == ("host-stall", (2,))

@@ -69,8 +69,9 @@ def generator():
 
 
 def dumps(tmp_path, layout, fault, culprit, lost=()):
-    made = argparse.Namespace(ranks=16, entries=60, layout=layout, tp=4, fault=fault,
-                              culprit=culprit, frames=2)  # fmt: skip
+    made = argparse.Namespace(
+        ranks=16, entries=60, layout=layout, tp=4, fault=fault, culprit=culprit, frames=2
+    )
     gen = generator()
     for rank in range(16):
         if rank not in lost:

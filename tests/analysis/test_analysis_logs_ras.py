@@ -17,10 +17,26 @@ def only(analysis):
 
 
 def timed_out(w, rank, seq, enqueued, completed):
-    w.event("nccl.watchdog-timeout", "Watchdog caught collective operation timeout", rank,
-            line=10 * rank + 1, seq=seq, op="ALLREDUCE", numel_in=1024, timeout_ms=600000)  # fmt: skip
-    w.event("nccl.status", "failure detected by watchdog", rank, line=10 * rank + 2, at=seq,
-            enq=enqueued, comp=completed, pg_guid="0")  # fmt: skip
+    w.event(
+        "nccl.watchdog-timeout",
+        "Watchdog caught collective operation timeout",
+        rank,
+        line=10 * rank + 1,
+        seq=seq,
+        op="ALLREDUCE",
+        numel_in=1024,
+        timeout_ms=600000,
+    )
+    w.event(
+        "nccl.status",
+        "failure detected by watchdog",
+        rank,
+        line=10 * rank + 2,
+        at=seq,
+        enq=enqueued,
+        comp=completed,
+        pg_guid="0",
+    )
 
 
 @CULPRITS
@@ -69,18 +85,31 @@ def test_fingerprints_are_voted_on(world, culprit):
 
 def test_monitored_barrier_names_who_did_not_come(world):
     w = world()
-    w.event("monitored-barrier", "[Rank 0]: Ranks 1, 2 failed to pass monitoredBarrier in 4000 ms",
-            0, ranks="1, 2", ms=4000)  # fmt: skip
+    w.event(
+        "monitored-barrier",
+        "[Rank 0]: Ranks 1, 2 failed to pass monitoredBarrier in 4000 ms",
+        0,
+        ranks="1, 2",
+        ms=4000,
+    )
     a = analyse(w.read())
     assert only(a).ranks == (1, 2)
     assert a.facts.of("monitored-barrier.failed")[0].where.ranks == (1, 2)
 
 
 def ras(w, counts, snapshot=1, missing=()):
-    ranks = tuple(RasRank(r, pid=1000 + r, counts=(("AllReduce", n),), missing=r in missing)
-                  for r, n in enumerate(counts))  # fmt: skip
-    w.add("ras", RasReport(Source(f"ras{snapshot}.json", "ras", snapshot=snapshot), "2.28.9",
-                           (RasComm("0xab", len(counts), ranks),)))  # fmt: skip
+    ranks = tuple(
+        RasRank(r, pid=1000 + r, counts=(("AllReduce", n),), missing=r in missing)
+        for r, n in enumerate(counts)
+    )
+    w.add(
+        "ras",
+        RasReport(
+            Source(f"ras{snapshot}.json", "ras", snapshot=snapshot),
+            "2.28.9",
+            (RasComm("0xab", len(counts), ranks),),
+        ),
+    )
 
 
 @CULPRITS

@@ -83,8 +83,14 @@ def test_a_host_stuck_in_its_own_device_with_nothing_in_flight_is_a_gpu(world):
 def test_a_rank_whose_ring_forgot_is_placed_by_its_status(world):
     w = world(backend="nccl")
     for rank in (0, 1, 3):
-        w.trace(rank, [{"op": "all_reduce", "finished": True, "seq": 900},
-                       {"op": "all_reduce", "finished": False, "seq": 901}], wrapped=True)  # fmt: skip
+        w.trace(
+            rank,
+            [
+                {"op": "all_reduce", "finished": True, "seq": 900},
+                {"op": "all_reduce", "finished": False, "seq": 901},
+            ],
+            wrapped=True,
+        )
     w.trace(2, [], wrapped=True, status=(("0", GroupStatus(900, -1, 900)),))
     a = analyse(w.read())
     assert (only(a).kind, only(a).ranks, only(a).sure) == ("host-stall", (2,), True)
@@ -95,8 +101,11 @@ def test_gloo_status_is_never_compared(world):
     """Gloo counts sends and receives too: a rank that looks ahead by status is still behind."""
     w = world()
     for rank in (0, 1, 3):
-        w.trace(rank, [("all_reduce", True), ("all_reduce", False)],
-                status=(("0", GroupStatus(2, -1, 1)),))  # fmt: skip
+        w.trace(
+            rank,
+            [("all_reduce", True), ("all_reduce", False)],
+            status=(("0", GroupStatus(2, -1, 1)),),
+        )
     w.trace(2, [("all_reduce", True)], status=(("0", GroupStatus(50, -1, 50)),))
     w.in_loader(2)
     assert only(analyse(w.read())).ranks == (2,)
@@ -106,11 +115,13 @@ def test_recorded_sends_pass_blame_on_to_the_rank_that_everything_waits_for(worl
     """Stage 0 sends to stage 1, which waits in a collective for a rank that never came."""
     w = world(backend="nccl")
     w.groups = {"tp": (1, 2, 3)}
-    w.trace(0, [("all_reduce", True),
-                {"op": "send", "finished": False, "is_p2p": True, "peer": (0, 1)}])  # fmt: skip
+    w.trace(
+        0, [("all_reduce", True), {"op": "send", "finished": False, "is_p2p": True, "peer": (0, 1)}]
+    )
     for rank in (1, 3):
-        w.trace(rank, [("all_reduce", True),
-                       {"op": "all_gather", "group": "tp", "finished": False}])  # fmt: skip
+        w.trace(
+            rank, [("all_reduce", True), {"op": "all_gather", "group": "tp", "finished": False}]
+        )
     w.trace(2, [("all_reduce", True)])
     a = analyse(w.read())
     assert (only(a).ranks, only(a).others) == ((2,), (0, 1, 3))

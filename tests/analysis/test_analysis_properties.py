@@ -31,8 +31,11 @@ def build(world, seed, size, fault=None, culprit=0, relabel=None, backend="nccl"
     w = world(size=size, backend=backend)
     w.groups = {g: tuple(sorted(names[r] for r in m)) for g, m in groups(size).items()}
     for rank in range(size):
-        calls = [{"op": op, "group": g, "finished": True, "sizes_in": ((8,),)}
-                 for op, g in program if g == "0" or rank in groups(size)[g]]  # fmt: skip
+        calls = [
+            {"op": op, "group": g, "finished": True, "sizes_in": ((8,),)}
+            for op, g in program
+            if g == "0" or rank in groups(size)[g]
+        ]
         if fault:
             calls[-1] = {**calls[-1], "finished": False}
             if rank == culprit:

@@ -1,4 +1,4 @@
-"""Who is the root of a hang on recorders and stacks, with rank 0 and with another as the culprit."""
+"""Who is the root of a hang on recorders and stacks, whichever rank is the culprit."""
 
 from __future__ import annotations
 
@@ -137,8 +137,13 @@ def test_the_minority_of_a_mismatch_is_the_root(world, culprit, odd, kind, fact)
 def test_equal_calls_are_no_mismatch_whatever_their_shape(world):
     w = world()
     w.waiting(0, 1, 2)
-    w.trace(3, [*[("all_reduce", True)] * 3,
-                {"op": "all_reduce", "finished": False, "sizes_in": ((2, 4),)}])  # fmt: skip
+    w.trace(
+        3,
+        [
+            *[("all_reduce", True)] * 3,
+            {"op": "all_reduce", "finished": False, "sizes_in": ((2, 4),)},
+        ],
+    )
     a = analyse(w.read())
     assert only(a).kind == "in-collective"
     assert "collective.size-mismatched" not in names(a)
@@ -172,8 +177,17 @@ def test_all_to_all_sizes_may_differ(world, op):
 def test_uneven_parts_of_an_all_gather_that_add_up_are_legal(world):
     w = world()
     for rank, part in enumerate([8, 8, 8, 3]):
-        w.trace(rank, [{"op": "all_gather", "finished": False, "sizes_in": ((part,),),
-                        "sizes_out": ((27,),)}])  # fmt: skip
+        w.trace(
+            rank,
+            [
+                {
+                    "op": "all_gather",
+                    "finished": False,
+                    "sizes_in": ((part,),),
+                    "sizes_out": ((27,),),
+                }
+            ],
+        )
     a = analyse(w.read())
     assert only(a).kind == "in-collective"
     assert "collective.size-mismatched" not in names(a)
@@ -192,8 +206,13 @@ def test_the_survivors_votes_tell_when_the_odd_sized_rank_is_gone(world, culprit
 def test_an_innocent_that_aborts_on_anothers_size_is_not_blamed(world):
     w = world()
     w.waiting(0, 1, 3)
-    w.trace(2, [*[("all_reduce", True)] * 3,
-                {"op": "all_reduce", "finished": False, "sizes_in": ((32,),)}])  # fmt: skip
+    w.trace(
+        2,
+        [
+            *[("all_reduce", True)] * 3,
+            {"op": "all_reduce", "finished": False, "sizes_in": ((32,),)},
+        ],
+    )
     w.event("gloo.size", "op.preamble.length <= op.nbytes. 128 vs 32", rank=3)
     w.exit(3, signal=6, order=1)
     assert only(analyse(w.read())).ranks == (2,)
@@ -210,9 +229,15 @@ def test_crossed_groups_blame_the_cycle_and_nobody_else(world, pair, backend):
             w.trace(rank, [*done, ("all_reduce", False)])
             continue
         first = "1" if rank == pair[0] else "2"
-        w.trace(rank, [*done, {"op": "all_reduce", "group": "1", "finished": True},
-                       {"op": "all_reduce", "group": "2", "finished": True},
-                       {"op": "all_reduce", "group": first, "finished": False}])  # fmt: skip
+        w.trace(
+            rank,
+            [
+                *done,
+                {"op": "all_reduce", "group": "1", "finished": True},
+                {"op": "all_reduce", "group": "2", "finished": True},
+                {"op": "all_reduce", "group": first, "finished": False},
+            ],
+        )
         w.page(rank)
     a = analyse(w.read())
     assert (only(a).kind, only(a).ranks) == ("deadlock", pair)
@@ -224,8 +249,13 @@ def test_the_same_order_of_groups_is_no_deadlock(world):
     w = world()
     w.groups = {"1": (0, 1), "2": (0, 1)}
     for rank in (0, 1):
-        w.trace(rank, [{"op": "all_reduce", "group": "1", "finished": True},
-                       {"op": "all_reduce", "group": "2", "finished": True}])  # fmt: skip
+        w.trace(
+            rank,
+            [
+                {"op": "all_reduce", "group": "1", "finished": True},
+                {"op": "all_reduce", "group": "2", "finished": True},
+            ],
+        )
         w.page(rank)
     assert analyse(w.read()).hang.roots == ()
 
@@ -299,8 +329,10 @@ def test_a_pipeline_that_stands_still_names_the_stage_that_holds_it(world):
 def site(line):
     from fabwatch.watchdog.evidence.observations import Frame
 
-    return (Frame("all_reduce", "/lib/torch/distributed/distributed_c10d.py", 3),
-            Frame("step", "/job/train.py", line))  # fmt: skip
+    return (
+        Frame("all_reduce", "/lib/torch/distributed/distributed_c10d.py", 3),
+        Frame("step", "/job/train.py", line),
+    )
 
 
 @CULPRITS
@@ -323,10 +355,12 @@ def test_an_honest_if_rank_zero_is_no_shift(world):
     w = world()
     for rank in range(4):
         here = site(20 if rank == 0 else 25)
-        calls = [{"op": "all_reduce", "finished": True, "frames": site(10)},
-                 {"op": "all_reduce", "finished": True, "frames": here},
-                 {"op": "all_reduce", "finished": True, "frames": site(10)},
-                 {"op": "all_reduce", "finished": False, "frames": site(10)}]  # fmt: skip
+        calls = [
+            {"op": "all_reduce", "finished": True, "frames": site(10)},
+            {"op": "all_reduce", "finished": True, "frames": here},
+            {"op": "all_reduce", "finished": True, "frames": site(10)},
+            {"op": "all_reduce", "finished": False, "frames": site(10)},
+        ]
         w.trace(rank, calls[:3] if rank == 3 else calls)
     w.in_loader(3)
     a = analyse(w.read())
@@ -339,8 +373,11 @@ def test_one_waiter_while_all_others_have_left_is_uneven_and_undecided(world):
     w.waiting(0)
     for rank in (1, 2, 3):
         w.behind(rank)
-        w.stack(rank, ("destroy_process_group", "torch/distributed/distributed_c10d.py", 2100),
-                ("main", "/job/train.py", 130))  # fmt: skip
+        w.stack(
+            rank,
+            ("destroy_process_group", "torch/distributed/distributed_c10d.py", 2100),
+            ("main", "/job/train.py", 130),
+        )
     a = analyse(w.read())
     assert (only(a).kind, only(a).ranks) == ("uneven-participation", ())
     assert a.asks
@@ -386,9 +423,14 @@ def test_a_wait_of_milliseconds_is_refused_and_one_of_seconds_is_not(world):
         w = world()
         now = 1_790_000_000.0
         for rank in (0, 1, 2):
-            w.trace(rank, [*[("all_reduce", True)] * 3,
-                           {"op": "all_reduce", "finished": False,
-                            "created_ns": int((now - age) * 1e9)}], taken=now)  # fmt: skip
+            w.trace(
+                rank,
+                [
+                    *[("all_reduce", True)] * 3,
+                    {"op": "all_reduce", "finished": False, "created_ns": int((now - age) * 1e9)},
+                ],
+                taken=now,
+            )
         w.behind(3)
         w.in_loader(3)
         found = [r for root in analyse(w.read()).hang.roots for r in root.ranks]
@@ -399,8 +441,9 @@ def test_counters_that_move_between_snapshots_acquit(world):
     w = world()
     for snapshot, steps in ((1, 3), (2, 8)):
         for rank in (0, 1, 2):
-            w.trace(rank, [*[("all_reduce", True)] * steps, ("all_reduce", False)],
-                    snapshot=snapshot)  # fmt: skip
+            w.trace(
+                rank, [*[("all_reduce", True)] * steps, ("all_reduce", False)], snapshot=snapshot
+            )
         w.trace(3, [("all_reduce", True)] * steps, snapshot=snapshot)
     w.in_loader(3)
     a = analyse(w.read())

@@ -24,8 +24,11 @@ def stack(*pairs):
         ([("destroy_process_group", C10D), ("main", "train.py")], "teardown", ()),
         ([("synchronize", "torch/cuda/__init__.py"), ("step", "train.py")], "device-sync", ()),
         ([("wait", "threading.py"), ("get", "queue.py"), ("main", "train.py")], "lock", ()),
-        ([("get", "queue.py"), ("_try_get_data", "torch/utils/data/dataloader.py")],
-         "dataloader", ("lock",)),
+        (
+            [("get", "queue.py"), ("_try_get_data", "torch/utils/data/dataloader.py")],
+            "dataloader",
+            ("lock",),
+        ),
         ([("__iter__", "webdataset/tariterators.py")], "dataloader", ()),
         ([("run", "nvidia/dali/pipeline.py")], "dataloader", ()),
         ([("dataloader_next_batch", "train.py")], "dataloader", ()),
@@ -44,7 +47,7 @@ def stack(*pairs):
         ([("forward", "model.py")], "user-code", ()),
         ([], "", ()),
     ],
-)  # fmt: skip
+)
 def test_a_stack_is_classified(frames, primary, also):
     stage = classify(stack(*frames))
     assert stage.primary == primary
