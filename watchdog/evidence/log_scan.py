@@ -41,13 +41,18 @@ KEEP_FIRST = 2000
 _OTHER_LITERALS = (
     "NCCL ", "Traceback (most", '  File "', "Error", "Exception", "Interrupt", "SystemExit",
     "ACTIVE OPS", "(most recent call first)", "Failures:", "Root Cause (first", "Last error:",
-    "Stack trace of the failed collective:", "it/s", "s/it", "rank", "No active",
+    "Stack trace of the failed collective:", "it/s", "s/it",
 )  # fmt: skip
 # Long literals that another one covers only cost time.
 _ALL = sorted(set(LITERALS) | set(_OTHER_LITERALS), key=len)
 _NEEDED = [a for i, a in enumerate(_ALL) if not any(b in a for b in _ALL[:i])]
 ANY = re.compile(b"|".join(re.escape(text.encode()) for text in _NEEDED))
 
+_KNOWN = re.compile("|".join(re.escape(text) for text in LITERALS))
+PATTERN_CHARS = 4096
+"""How much of a line is searched for patterns."""
+
+_FASTEST = 1e5
 _RATE = re.compile(r"(?P<rate>\d+(?:\.\d+)?) ?(?P<unit>it/s|s/it)")
 _STEP = re.compile(
     r"(?:\bstep|\biter(?:ation)?|\bbatch)\b[ :=]*\[?(?P<step>\d{1,12})"
@@ -132,6 +137,10 @@ class Scan:
         for (host, pid), comms in self.nccl_ranks.items():
             size = max(comms)
             ranks[size].append((comms[size], host, pid))
+        for size, who in list(ranks.items()):
+            # Several communicators of this size: none of them is the whole job.
+            if size < max(ranks) or len({rank for rank, _, _ in who}) < len(who):
+                del ranks[size]
         known = [
             (item.rank, item.fields.get("host", ""), item.pid)
             for item in self.items
@@ -219,7 +228,11 @@ class _Scanner:
             self._rate(line, number)
 
     def _patterns(self, line: Line, number: int) -> None:
-        body = line.body
+        body = line.body[:PATTERN_CHARS]
+        if "Stack trace of the failed collective:" in body:
+            self.failed[line.stream] = (number, line, [])
+        if _KNOWN.search(body) is None:
+            return
         seen: set[str] = set()
         for pattern in PATTERNS:
             if pattern.literal not in body or pattern.kind in seen:
@@ -230,8 +243,6 @@ class _Scanner:
                     continue
                 seen.add(pattern.kind)
                 self._matched(pattern.kind, line, number, fields)
-        if "Stack trace of the failed collective:" in body:
-            self.failed[line.stream] = (number, line, [])
 
     def _matched(self, kind: str, line: Line, number: int, fields: dict[str, str]) -> None:
         for name in ("pg_rank2", "pg_rank3"):
@@ -470,6 +481,9 @@ class _Scanner:
         rank = line.rank if line.rank is not None else self.scan.artefact.hint.rank
         if rank is None and (match := _OWN_RANK.search(text[:200])):
             rank = int(match["rank"])
+        self.counts["exception", rank] += 1
+        if self.counts["exception", rank] > KEEP_FIRST:
+            return
         source = self.scan.artefact.source(self.scan.kind, rank=rank, host=line.host)
         self.scan.errors.append(
             PythonError(
@@ -493,6 +507,8 @@ class _Scanner:
         rate = float(match["rate"][:12])
         if match["unit"] == "s/it":
             rate = 1.0 / rate if rate else 0.0
+        if rate > _FASTEST:  # a download or a tokenizer, not training
+            return
         step = _STEP.search(line.body)
         said = (step["step"] or step["bar"] or "") if step else ""
         before = self.rate.get(line.stream)

@@ -28,7 +28,7 @@ _HOST_RANK = re.compile(
 )
 _DUMP = re.compile(r"_dump_(\d{1,7})(?:\.\w+)*$")
 _TAIL = re.compile(r"(?:^|[^0-9])(\d{1,7})(?:\.(?:pkl|pickle|json|bin|gz|trace))*$")
-_NCCL = re.compile(r"^nccl[._\-](?P<host>.+)[._\-](?P<pid>\d{2,10})(?:\.\w+)*$", re.I)
+_NCCL = re.compile(r"^nccl[._\-](?P<host>.+)[._\-](?P<pid>\d{1,10})\.(?:log|txt|out|err)$", re.I)
 _PID = re.compile(r"(?:^|[._\-])pid[._\-]?(\d{1,10})(?!\d)", re.I)
 _SNAPSHOT = re.compile(r"^(?:snapshot|snap)[_.\-]?(\d{1,4})$", re.I)
 _ATTEMPT = re.compile(r"^attempt[_.\-]?(\d{1,4})$", re.I)
@@ -77,8 +77,6 @@ def hint_of(path: str) -> Hint:
             host = after
     if match := _NCCL.match(name):
         host, pid = match["host"], int(match["pid"])
-        if host.endswith(".log"):
-            host = None
     elif (match := _RANK_HOST.search(name)) or (
         (match := _HOST_RANK.match(name)) and match["host"].lower() not in _PREFIXES
     ):

@@ -83,10 +83,10 @@ def check(data: bytes) -> int:
             if code in (0x70, 0x67) and not (line.isdigit() and int(line[:12]) < MEMO_LIMIT):
                 raise Refused(f"memo number {line[:20]!r} at byte {at}")
             at = end + 1
+        elif code in b"jr" and at + 5 <= size:
+            raise Refused(f"memo number above {MEMO_LIMIT} at byte {at}")
         elif size - at < 12 and code in b"KhqMJjrG\x95\x80\x8a":
             break
-        elif code in b"jr":
-            raise Refused(f"memo number above {MEMO_LIMIT} at byte {at}")
         else:
             name = _NAMES.get(chr(code), f"0x{code:02x}")
             raise Refused(f"opcode {name} at byte {at}, which plain data never needs")
@@ -137,13 +137,18 @@ def _fold(data: bytes) -> Any:
         raise
     except Exception:  # genops complains about the cut end: expected here
         pass
+    unfinished: Any = None
     while len(stack) > 1:
         where = max((i for i, item in enumerate(stack) if item is _MARK), default=-1)
         if where < 1:
             break
         items, below = stack[where + 1 :], stack[where - 1]
         del stack[where:]
+        # Half an element of a list would be mistaken for a whole one.
+        if isinstance(below, list) and items and items[-1] is unfinished:
+            items.pop()
         _merge(below, items)
+        unfinished = below
     if not stack or stack[0] is _MARK:
         raise Refused("cut off before any data")
     return stack[0]

@@ -39,7 +39,7 @@ def settle(
     ``ledger`` maps a label to its ledger line, ``modified`` a label to its file time in epoch
     seconds, ``explicit`` holds labels whose snapshot number is said by folder or ledger.
     """
-    todo = list(observations)
+    todo = _believed(list(observations))
     pids = _pids(todo)
     todo = [_owned(one, pids) for one in todo]
     renumber = _snapshots(todo, modified, explicit)
@@ -52,7 +52,37 @@ def settle(
     return done, tuple(dict.fromkeys(sources))
 
 
-# ------------------------------------------------------------------ whose pid
+# ------------------------------------------------------------------ who is who
+
+
+def _believed(observations: list[Observation]) -> list[Observation]:
+    """Drop ranks that come from a communicator which is not the whole job.
+
+    NCCL's log tells the rank in a communicator. It is the rank in the job only if no larger
+    communicator or group is known and no other process claims the same one.
+    """
+    world = 0
+    claims: dict[tuple[int, int], set[tuple[str, int]]] = defaultdict(set)
+    for one in observations:
+        if isinstance(one, JobShape):
+            world = max(world, one.world_size or 0, *(rank + 1 for rank, _, _ in one.ranks), 0)
+            if one.source.kind == "nccl-log":
+                for rank, host, pid in one.ranks:
+                    claims[one.world_size or 0, rank].add((host, pid))
+        elif isinstance(one, RankTrace):
+            for group in one.groups:
+                world = max(world, max(group.ranks, default=-1) + 1)
+        elif isinstance(one, LogEvent | PythonError | Exit) and one.rank is not None:
+            world = max(world, one.rank + 1)
+    doubted = {size for (size, _), who in claims.items() if len(who) > 1}
+    out: list[Observation] = []
+    for one in observations:
+        if isinstance(one, JobShape) and one.source.kind == "nccl-log" and one.ranks:
+            size = one.world_size or 0
+            if size < world or size in doubted:
+                one = dataclasses.replace(one, world_size=None, ranks=())
+        out.append(one)
+    return out
 
 
 def _pids(observations: list[Observation]) -> dict[int, int]:

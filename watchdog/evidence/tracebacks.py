@@ -13,7 +13,7 @@ FILE_LINE = re.compile(
 ERROR_LINE = re.compile(
     r"^(?P<type>(?:[A-Za-z_][\w<>]*\.){0,12}(?:[A-Z]\w{0,80}?(?:Error|Exception|Interrupt|Exit|"
     r"Timeout|Failure|Warning|Signal)|SystemExit|KeyboardInterrupt|StopIteration|GeneratorExit|"
-    r"CudaOOM|Empty|Full|Killed))(?::(?P<text> .*)?)?$"
+    r"CudaOOM|Empty|Full))(?::(?P<text> .*)?)?$"
 )
 HEADER = "Traceback (most recent call last)"
 MAX_FRAMES = 500

@@ -28,17 +28,17 @@ _PAIRS = re.compile(
     r"^(?P<group>TcpExt|IpExt|MPTcpExt|Tcp|Udp|UdpLite|Ip|Icmp|IcmpMsg): (?P<words>.+)$"
 )
 _HUMAN = (
-    (re.compile(r"(\d+) segments retransmitt?ed"), "Tcp.RetransSegs"),
-    (re.compile(r"(\d+) segments sent out"), "Tcp.OutSegs"),
-    (re.compile(r"(\d+) segments received$"), "Tcp.InSegs"),
-    (re.compile(r"(\d+) bad segments received"), "Tcp.InErrs"),
-    (re.compile(r"(\d+) resets sent"), "Tcp.OutRsts"),
-    (re.compile(r"(\d+) connection resets received"), "Tcp.EstabResets"),
-    (re.compile(r"(\d+) fast retransmits"), "TcpExt.TCPFastRetrans"),
-    (re.compile(r"(\d+) other TCP timeouts"), "TcpExt.TCPTimeouts"),
-    (re.compile(r"(\d+) connections aborted due to timeout"), "TcpExt.TCPAbortOnTimeout"),
-    (re.compile(r"(?:TCP(\w+)): (\d+)"), ""),
-    (re.compile(r"(In|Out)Octets: (\d+)"), ""),
+    (re.compile(r"(\d{1,20}) segments retransmitt?ed"), "Tcp.RetransSegs"),
+    (re.compile(r"(\d{1,20}) segments sent out"), "Tcp.OutSegs"),
+    (re.compile(r"(\d{1,20}) segments received$"), "Tcp.InSegs"),
+    (re.compile(r"(\d{1,20}) bad segments received"), "Tcp.InErrs"),
+    (re.compile(r"(\d{1,20}) resets sent"), "Tcp.OutRsts"),
+    (re.compile(r"(\d{1,20}) connection resets received"), "Tcp.EstabResets"),
+    (re.compile(r"(\d{1,20}) fast retransmits"), "TcpExt.TCPFastRetrans"),
+    (re.compile(r"(\d{1,20}) other TCP timeouts"), "TcpExt.TCPTimeouts"),
+    (re.compile(r"(\d{1,20}) connections aborted due to timeout"), "TcpExt.TCPAbortOnTimeout"),
+    (re.compile(r"(?:TCP(\w+)): (\d{1,20})"), ""),
+    (re.compile(r"(In|Out)Octets: (\d{1,20})"), ""),
 )
 _SOCKET = re.compile(
     r"^(?:(?:tcp|u_str|mptcp)\s+)?(?P<state>ESTAB|LISTEN|SYN-SENT|SYN-RECV|FIN-WAIT-[12]|TIME-WAIT|"
@@ -77,7 +77,7 @@ def sniff(head: bytes, name: str) -> int:
 def parse(artefact: Artefact) -> Parsed:
     """LinkCounters of each interface, of the TCP stack, and of each socket."""
     text, _ = artefact.text(128 * 1024 * 1024)
-    lines = text.split("\n")
+    lines = [line[:4096] for line in text.split("\n")]
     out: list[Observation] = []
     looked: list[Source] = []
     links = _links(lines, artefact.source("interfaces"))

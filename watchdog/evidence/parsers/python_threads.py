@@ -33,11 +33,9 @@ def sniff(head: bytes, name: str) -> int:
     """Thread headers of faulthandler, or the rank headers of the debug server."""
     if re.search(rb"^=== Rank \d+: \S+ ===", head, re.M):
         return 94
-    first = head.lstrip()[:2000]
-    if re.match(rb"(?:Current thread|Thread) 0x[0-9a-f]+ ", first) and b"most recent call" in first:
+    top = b"\n".join(head.lstrip()[:2000].split(b"\n")[:5])
+    if re.search(rb"^(?:Current thread|Thread) 0x[0-9a-f]+ .*?\(most recent call", top, re.M):
         return 88
-    if first.startswith(b"Fatal Python error") and b"most recent call first" in head:
-        return 60
     return 0
 
 

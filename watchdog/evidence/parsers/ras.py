@@ -52,7 +52,7 @@ _WHERE = r"GPUs? (?P<gpu>[\d,]+) managed by process (?P<pid>\d+) on node (?P<hos
 _PROCESS = re.compile(
     r"^  Process (?P<pid>\d+) on node (?P<host>\S+)(?: managing GPUs? (?P<gpu>[\d,]+))?"
 )
-_RANK = re.compile(r"^  Rank (?P<rank>\d+)(?: (?P<what>.*?))?(?: -- " + _WHERE + r")?\s*$")
+_RANK = re.compile(r"^  Rank (?P<rank>\d+)(?: (?P<what>(?!-- ).*?))?(?: -- " + _WHERE + r")?\s*$")
 _MANY = re.compile(r"^  (?P<count>\d+) ranks? (?:have|has) (?P<what>.+?)\s*$")
 _COUNTS = re.compile(r"have different (?P<op>\w+) operation counts")
 _LAUNCHED = re.compile(r"launched up to operation (?P<count>\d+)|not launched any operations")
