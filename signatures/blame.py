@@ -121,7 +121,7 @@ def culprits_of(it: Situation, outcome: Outcome, found: list[Match]) -> Culprits
     links: set[str] = set()
     for one in found:
         blames = one.signature.blames
-        ranks |= set(one.where.ranks) if "ranks" in blames else set()
+        ranks |= _ranks(it, one) if "ranks" in blames else set()
         hosts |= set(one.where.hosts) if "hosts" in blames else set()
         devices |= set(one.where.devices) if "devices" in blames else set()
         links |= set(one.where.links) if "links" in blames else set()
@@ -132,6 +132,13 @@ def culprits_of(it: Situation, outcome: Outcome, found: list[Match]) -> Culprits
     if lost and len(blaming) == 1:
         ranks |= set(blaming[0].ranks)
     return _culprits(it, ranks, hosts, devices, links)
+
+
+def _ranks(it: Situation, one: Match) -> set[int]:
+    """The ranks that a match blames; of a fault of one host's network, those on that host."""
+    if one.signature.layer != "fabric" or one.where.ranks:
+        return set(one.where.ranks)
+    return {rank for rank, host in it.hosts.items() if host in one.where.hosts}
 
 
 def _culprits(

@@ -15,7 +15,7 @@ import yaml
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAGS = frozenset(
     f"tag:yaml.org,2002:{name}"
-    for name in "str int float bool null timestamp merge value seq map".split()
+    for name in ["str", "int", "float", "bool", "null", "timestamp", "merge", "value", "seq", "map"]
 )
 """Tags that YAML gives by itself; any other was written by hand, and is refused."""
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")

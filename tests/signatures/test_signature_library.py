@@ -24,18 +24,56 @@ CONFIRMED = [
     if case.expect is Grade.CONFIRMED
 ]
 
-ISSUED = """rank-host-stalled dataloader-stall process-stopped-sigstop gil-held-watchdog-stuck
-rank-exception-peers-wait rank-killed rank-left-the-loop oom-kill-cgroup mismatched-collective-type
-collective-size-mismatch collective-dtype-mismatch cross-communicator-order-deadlock
-p2p-order-deadlock conditional-collective-rank0 rank-divergent-control-flow slow-rank0-work
-checkpoint-save-barrier-timeout pg-timeout-too-short uneven-data-end gpu-kernel-stalled
-network-black-hole stuck-in-collective-undecided all-ranks-wait-on-storage""".split()
+ISSUED = [
+    "rank-host-stalled",
+    "dataloader-stall",
+    "process-stopped-sigstop",
+    "gil-held-watchdog-stuck",
+    "rank-exception-peers-wait",
+    "rank-killed",
+    "rank-left-the-loop",
+    "oom-kill-cgroup",
+    "mismatched-collective-type",
+    "collective-size-mismatch",
+    "collective-dtype-mismatch",
+    "cross-communicator-order-deadlock",
+    "p2p-order-deadlock",
+    "conditional-collective-rank0",
+    "rank-divergent-control-flow",
+    "slow-rank0-work",
+    "checkpoint-save-barrier-timeout",
+    "pg-timeout-too-short",
+    "uneven-data-end",
+    "gpu-kernel-stalled",
+    "network-black-hole",
+    "stuck-in-collective-undecided",
+    "all-ranks-wait-on-storage",
+]
 
 NOT_MADE_YET = frozenset(
-    """disk.full gloo.mesh-failed gpu.duplicated gpu.kernel-running gpu.xid inputs.exhausted
-    interface.none-matched link.down link.errors link.limited link.silent name.unresolvable
-    network.error-reported process.responded progress.slowed proxy.waiting-on-wire
-    rendezvous.incomplete shm.exhausted store.lost store.port-taken store.unreachable""".split()
+    [
+        "disk.full",
+        "gloo.mesh-failed",
+        "gpu.duplicated",
+        "gpu.kernel-running",
+        "gpu.xid",
+        "inputs.exhausted",
+        "interface.none-matched",
+        "link.down",
+        "link.errors",
+        "link.limited",
+        "link.silent",
+        "name.unresolvable",
+        "network.error-reported",
+        "process.responded",
+        "progress.slowed",
+        "proxy.waiting-on-wire",
+        "rendezvous.incomplete",
+        "shm.exhausted",
+        "store.lost",
+        "store.port-taken",
+        "store.unreachable",
+    ]
 )
 """Facts that signatures use and that nothing makes yet. May only shrink."""
 
