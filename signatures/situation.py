@@ -48,6 +48,7 @@ AT_ONCE = frozenset(
 WRONG = AT_ONCE | frozenset(
     {
         "exception.consequent",
+        "error.unexplained",
         "shm.exhausted",
         "disk.full",
         "store.unreachable",

@@ -129,6 +129,12 @@ def test_evidence_that_tells_nothing_is_cannot_tell_and_not_healthy() -> None:
     assert any("py-spy" in text or "flight-recorder" in text for text in found.asks)
 
 
+def test_an_error_line_that_nothing_explains_is_not_health() -> None:
+    found = verdict(fact("error.unexplained", text="x"), looked=("nccl-log",))
+    assert (found.outcome, found.fabric) == ("cannot-tell", "undecided")
+    assert verdict(looked=("nccl-log",)).outcome == "healthy"
+
+
 def test_a_standstill_that_only_the_watch_saw_is_waiting_then_cannot_tell() -> None:
     assert verdict(stall=STALL).outcome == "waiting"
     assert verdict(fact("wait.exceeded"), stall=STALL).outcome == "cannot-tell"

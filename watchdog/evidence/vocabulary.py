@@ -137,6 +137,9 @@ VOCABULARY: dict[str, Entry] = {
         "job-log",
         silent=("flight-recorder", "pg-status", "job-log"),
     ),
+    "error.unexplained": _e(
+        "an error-level line of a log that no other fact explains; text", "job-log", "nccl-log"
+    ),
     # ---- start-up
     "store.unreachable": _e("a client cannot connect to the TCPStore", "exception", "job-log"),
     "store.lost": _e(
