@@ -62,8 +62,23 @@ def analyse(reading: Reading) -> Analysis:
     frames = normalise.call_frames(reading.traces)
     made = assemble(recorded, log, report, standing, stage_cites, frames, ranks)
     waits = bool(made.situation.heads) or bool(log.timeouts)
+    since = min(
+        (
+            one.detected
+            for one in reading.stalls
+            if one.detected and one.trigger in ("stall", "timeout-near") and not one.resolved
+        ),
+        default=None,
+    )
     deaths = exits.judge(
-        reading.exits, reading.errors, reading.events, pids, waits, bool(log.timeouts), facts
+        reading.exits,
+        reading.errors,
+        reading.events,
+        pids,
+        waits,
+        bool(log.timeouts),
+        since,
+        facts,
     )
     motion.advanced |= set(made.stale)
     _halt(made.situation, procs, deaths)

@@ -79,12 +79,14 @@ class Deaths:
     """All deaths.
 
     ``first`` are the ranks that began it, () when nobody died of a cause of its own. ``gone`` are
-    all ranks whose process has ended.
+    all ranks whose process has ended. ``leaving`` ranks had a consequent exception before the
+    standstill was noted.
     """
 
     first: tuple[Death, ...] = ()
     gone: dict[int, Death] = field(default_factory=dict)
     left: tuple[Death, ...] = ()
+    leaving: dict[int, str] = field(default_factory=dict)
 
 
 def is_consequent(error: PythonError) -> bool:
@@ -112,14 +114,26 @@ def judge(
     rank_of_pid: Mapping[int, int],
     waiting: bool,
     timed_out: bool,
+    since: float | None,
     facts: Facts,
 ) -> Deaths:
     """Add exit and exception facts; say who began it.
 
     ``waiting``: somebody waits in an operation. ``timed_out``: the job reported a time-out, after
-    which torch's own watchdog aborts processes.
+    which torch's own watchdog aborts processes. ``since``: epoch seconds at which a standstill
+    was noted; whoever died after it did not cause it.
     """
     events = list(events)
+    errors = list(errors)
+    leaving = {
+        e.rank: e.type
+        for e in errors
+        if e.rank is not None and since is not None and e.when is not None and e.when <= since
+        if is_consequent(e)
+    }
+    if since is not None:
+        exits = [e for e in exits if e.when is None or e.when < since]
+        errors = [e for e in errors if e.when is None or e.when < since]
     last: dict[int, Exit] = {}
     for one in exits:
         known = last.get(one.rank)
@@ -160,7 +174,7 @@ def judge(
         left = ()
     first = _first(deaths, left)
     _say_deaths(deaths, first, left, last, facts)
-    return Deaths(first, gone, left)
+    return Deaths(first, gone, left, leaving)
 
 
 def _claim_nameless(

@@ -80,6 +80,9 @@ def _refuse(root: Root, made: Assembled, motion: Motion, scene: Scene) -> str:
         return ""
     if root.kind == model.LEFT and any(r in scene.deaths.gone for r in root.ranks):
         return ""
+    leaving = [scene.deaths.leaving[r] for r in root.ranks if r in scene.deaths.leaving]
+    if root.kind == model.HOST_STALL and leaving:
+        return f"host-stall of {_who(root)}: refused, it was on its way out ({leaving[0]})"
     waiters = set(root.others) | set(root.suspects)
     if root.kind in (model.DEADLOCK, model.P2P_CYCLE, model.P2P_UNMATCHED):
         waiters |= set(root.ranks)

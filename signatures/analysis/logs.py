@@ -71,6 +71,7 @@ def read(events: Iterable[LogEvent], facts: Facts) -> Logs:
     for event in events:
         _timeout(event, out)
         _marks(event, out)
+        _desync(event, out)
         if PREAMBLE.search(event.text) or (
             event.get("got") and event.get("want") and "gloo" in event.kind
         ):
@@ -117,7 +118,9 @@ def _rank(event: LogEvent) -> int | None:
 
 
 def _is_timeout(event: LogEvent) -> bool:
-    if event.get("seq") and event.get("op"):
+    if event.kind.endswith(".timeout") and event.kind.startswith("gloo"):
+        return True
+    if event.kind.endswith("watchdog-timeout") or (event.get("seq") and event.get("op")):
         return True
     text = event.text
     return bool(
@@ -130,6 +133,20 @@ def _is_timeout(event: LogEvent) -> bool:
 def _timeout(event: LogEvent, out: Logs) -> None:
     if _is_timeout(event):
         out.timeouts.append(event)
+
+
+def _desync(event: LogEvent, out: Logs) -> None:
+    """Torch's own desync report: who joined which collective (count from 1) of the world."""
+    joined, done, coming = (_int(event.get(n)) for n in ("joined", "done", "next"))
+    if not event.get("ranks") or (joined < 0 and done < 0):
+        return
+    for rank in _ranks(event.get("ranks")):
+        found = out.marks.setdefault((rank, "0"), LogMarks(rank, "0", cite=event.cite))
+        if joined > 0:
+            found.enqueued, found.completed = joined, joined - 1
+            found.at = joined
+        elif coming > 0:
+            found.enqueued = found.completed = done
 
 
 def _marks(event: LogEvent, out: Logs) -> None:

@@ -58,28 +58,30 @@ def look(
 
 
 def _states(rank: int, seen: list[ProcessState], out: Processes, facts: Facts) -> None:
-    last = seen[-1]
-    cites = tuple(s.source.cite() for s in seen)
-    if last.state not in ("", "X", "Z"):
+    living = [s for s in seen if s.state not in ("", "X", "Z")]
+    if not living:
+        return
+    last = living[-1]
+    cites = tuple(s.source.cite() for s in living)
+    if seen[-1] is last:
         out.alive.add(rank)
-    halted = [s for s in seen if s.state in ("T", "t") or s.frozen]
-    if halted and (last.state in ("T", "t") or last.frozen):
+    halted = [s for s in living if _is_halted(s, living)]
+    if halted and last in halted:
         out.stopped[rank] = cites
-        how = "frozen" if last.frozen else "stopped"
         facts.add(
             fact(
                 "process.stopped",
                 ranks=[rank],
                 cites=cites,
                 state=last.state,
-                how=how,
+                how="frozen" if last.frozen else "stopped",
                 tracer=last.tracer_pid or None,
                 cgroup=last.cgroup if last.frozen else None,
             )
         )
     elif halted:
         out.doubts.append((f"rank {rank} was stopped at first and runs again later", cites))
-    if all(s.state == "D" for s in seen):
+    if all(s.state == "D" for s in living):
         out.disk_wait[rank] = cites
         facts.add(
             fact(
@@ -87,14 +89,30 @@ def _states(rank: int, seen: list[ProcessState], out: Processes, facts: Facts) -
                 ranks=[rank],
                 cites=cites,
                 wchan=last.wchan,
-                snapshots=len(seen),
+                snapshots=len(living),
             )
         )
         place = " ".join((last.wchan, *last.kernel_stack))
         if _STORAGE.search(place):
             facts.add(fact("storage.stalled", ranks=[rank], cites=cites, wchan=last.wchan))
-    if all("nanosleep" in s.wchan for s in seen):
+    if all("nanosleep" in s.wchan for s in living):
         out.sleeping.add(rank)
+
+
+def _is_halted(one: ProcessState, living: list[ProcessState]) -> bool:
+    """Stopped or frozen. A tracing stop counts only when the same tracer keeps it at every look.
+
+    Whoever takes stacks holds the process for a moment, and another collector then sees state t.
+    """
+    if one.frozen or one.state == "T":
+        return True
+    if one.state != "t":
+        return False
+    if not one.tracer_pid:
+        return True
+    return len(living) > 1 and all(
+        s.state == "t" and s.tracer_pid == one.tracer_pid for s in living
+    )
 
 
 def _gil(
@@ -143,7 +161,8 @@ def _gil(
 
 
 def _holder(stack: RankStacks) -> ThreadStack | None:
-    return next((t for t in stack.threads if t.gil), None)
+    """The thread with the GIL. One without Python frames is the interpreter starting or ending."""
+    return next((t for t in stack.threads if t.gil and t.frames), None)
 
 
 def _place(thread: ThreadStack) -> tuple[object, ...]:

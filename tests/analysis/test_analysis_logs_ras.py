@@ -152,3 +152,11 @@ def test_ras_says_who_is_missing(world):
     w.known_size = True
     ras(w, [21] * 4, missing=(3,))
     assert analyse(w.read()).facts.of("process.absent")[0].where.ranks == (3,)
+
+
+def test_torchs_own_desync_report_is_read_the_right_way_round(world):
+    w = world(backend="nccl")
+    w.event("nccl.desync-rank", "", line=1, ranks="0, 1, 3", joined=39)
+    w.event("nccl.desync-rank", "", line=2, ranks="2", done=38, next=39)
+    root = only(analyse(w.read()))
+    assert (root.kind, root.ranks, root.seq) == ("host-stall", (2,), 39)

@@ -130,3 +130,59 @@ def test_a_loader_worker_is_not_taken_for_its_rank(world, edit):
     w.other["stacks"].insert(0, worker)
     root = analyse(w.read()).hang.roots[0]
     assert (root.ranks, root.stage) == ((2,), "dataloader")
+
+
+def test_a_rank_that_a_stack_collector_holds_for_a_moment_is_not_stopped(world):
+    w = world()
+    w.waiting(0, 1, 3)
+    w.behind(2)
+    w.in_loader(2)
+    w.process(0, "t", tracer_pid=4711)
+    w.process(1, "S")
+    w.process(1, "t", snapshot=2, tracer_pid=4712)
+    a = analyse(w.read())
+    assert not a.facts.of("process.stopped")
+    assert [r.ranks for r in a.hang.roots] == [(2,)]
+    assert not a.contradictions
+
+
+def test_a_debugger_that_keeps_a_rank_stopped_it(world):
+    w = world()
+    w.waiting(0, 1, 3)
+    for snapshot in (1, 2):
+        w.process(2, "t", snapshot=snapshot, tracer_pid=4711)
+    assert facts(w, "process.stopped") == [(2,)]
+
+
+def test_a_stopped_rank_that_is_killed_after_the_capture_was_stopped(world):
+    w = world()
+    w.waiting(0, 1, 3)
+    w.process(2, "T")
+    w.process(2, "Z", snapshot=2)
+    w.exit(2, signal=9, order=1, when=120.0)
+    w.stall(still=(0, 1, 3), waited_s=9.0, detected=100.0)
+    a = analyse(w.read())
+    assert [(r.kind, r.ranks) for r in a.hang.roots] == [("process-stopped", (2,))]
+    assert not a.facts.of("process.killed")
+
+
+def test_a_kill_before_the_standstill_was_noted_is_its_cause(world):
+    w = world()
+    w.waiting(0, 1, 3)
+    w.exit(2, signal=9, order=1, when=95.0)
+    w.stall(still=(0, 1, 3), waited_s=9.0, detected=100.0)
+    assert facts(w, "process.killed") == [(2,)]
+
+
+def test_an_interpreter_on_its_way_out_holds_no_gil(world):
+    w = world()
+    w.waiting(0, 1, 3)
+    w.behind(2)
+    w.page(2, stale=True)
+    w.stack(2, gil=True, active=True)
+    w.error(2, "KeyboardInterrupt", "", when=99.0)
+    w.stall(still=(0, 1, 3), waited_s=9.0, detected=100.0)
+    a = analyse(w.read())
+    assert not a.facts.of("gil.held")
+    assert a.hang.roots == ()
+    assert any("way out" in str(doubt) for doubt in a.contradictions)
