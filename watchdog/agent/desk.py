@@ -93,6 +93,7 @@ class Desk:
         self.signatures: str | None = None
         self.current: Incident | None = None
         self.all: list[Incident] = []
+        self._dropped: list[Incident] = []
         self.on_diagnosed: Callable[[Incident], None] = lambda _: None
         self.waiters: list[Callable[[Incident], None]] = []
         self._flow: Flow | None = None
@@ -347,10 +348,7 @@ class Desk:
         incident = self.current
         if incident is not None and incident.open:
             if incident.provisional and healthy:
-                self._cancel()
-                incident.drop()
-                self.all.remove(incident)
-                self.current = None
+                self._drop(incident)
             elif healthy and not self._exit_seen:
                 incident.resolved, incident.resolved_by = True, "the job ended well"
                 self._save(incident)
@@ -531,11 +529,21 @@ class Desk:
     def _provisional(self, incident: Incident, now: float) -> None:
         monitor = self.watch.monitor
         if now - monitor.last_progress < 1.5 and time.time() - incident.detected > CONFIRM_S:
+            self._drop(incident)
             self.log.info("left-without-harm", folder=incident.folder.name)
-            self._cancel()
+
+    def _drop(self, incident: Incident) -> None:
+        """It was none: what was kept of it goes."""
+        self._cancel()
+        incident.drop()
+        self.all.remove(incident)
+        self._dropped.append(incident)
+        self.current = None
+
+    def sweep(self) -> None:
+        """Remove what killed collectors still wrote for incidents that were none."""
+        for incident in self._dropped:
             incident.drop()
-            self.all.remove(incident)
-            self.current = None
 
     def _update(self, incident: Incident, now: float) -> None:
         monitor = self.watch.monitor

@@ -508,6 +508,7 @@ class Agent:
         """Leave nothing behind: no process, no socket."""
         self.captures.close()
         self.tasks.end_all()
+        self.desk.sweep()
         if self.holder is not None:
             self.holder.close()
         if self.control is not None:
