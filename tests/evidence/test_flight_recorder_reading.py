@@ -83,7 +83,9 @@ def test_globals_persistent_ids_and_memo_bombs_are_refused(data: bytes) -> None:
 @pytest.mark.parametrize("protocol", range(6))
 def test_plain_data_of_every_protocol_is_loaded(protocol: int) -> None:
     """The refusal is not simply of everything."""
-    value = {"a": [1, -5, 2**40, 2.5, None, True, False, "é" * 300, (1, 2), (1, 2, 3, 4), [], {}]}
+    value: dict[str, Any] = {
+        "a": [1, -5, 2**40, 2.5, None, True, False, "é" * 300, (1, 2), (1, 2, 3, 4), [], {}]
+    }
     assert load(pickle.dumps(value, protocol)).value == value
 
 

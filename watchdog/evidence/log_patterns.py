@@ -186,8 +186,8 @@ PATTERNS: tuple[Pattern, ...] = (
        r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<local_rank>\d+) "
        r"\(pid: (?P<rank_pid>\d+)\) of binary: ?(?P<binary>\S*)",
        "the launcher saw a worker end: code (negative: signal), local_rank, rank_pid"),
-    _p("elastic.signal-sent", "process ",
-       r"(?:Sending process|Closing process) (?P<rank_pid>\d+) (?:closing signal|via signal) "
+    _p("elastic.signal-sent", " signal SIG",
+       r"(?:Sending process|Closing process) (?P<rank_pid>\d+) (?:closing|via) signal "
        r"(?P<signal>SIG\w+)",
        "the launcher ends a worker itself: rank_pid, signal"),
     _p("elastic.sigkill-sent", "forcefully exiting via",
@@ -241,12 +241,15 @@ PATTERNS: tuple[Pattern, ...] = (
     _p("dataloader.timeout", "DataLoader timed out",
        r"DataLoader timed out after (?P<sec>[\d.]+) seconds", "a batch never came: sec"),
     # ---- memory, storage
-    _p("memory.host-exhausted", "emory",
-       r"(?:^|[^\w])MemoryError(?:$|[^\w])|Cannot allocate memory|can't allocate memory",
+    _p("memory.host-exhausted", "MemoryError", r"(?:^|[^\w])MemoryError(?:$|[^\w])",
        "host memory is exhausted"),
+    _p("memory.host-exhausted", "allocate memory",
+       r"[Cc]annot allocate memory|can't allocate memory", "the same from the system"),
     _p("memory.host-exhausted", "bad_alloc", r"std::bad_alloc", "the same in C++"),
-    _p("memory.oom-killed", "oom",
-       r"Detected (?P<count>\d+) oom[_-]kill event|oom-kill event|Out Of Memory", "OOM killer"),
+    _p("memory.oom-killed", "oom-kill",
+       r"Detected (?P<count>\d+) oom-kill event|oom-kill event", "OOM killer"),
+    _p("memory.oom-killed", "oom_kill", r"Detected (?P<count>\d+) oom_kill event", "OOM killer"),
+    _p("memory.oom-killed", "Out Of Memory", r"Out Of Memory", "OOM killer"),
     _p("memory.oom-killed", "OOMKilled", r"OOMKilled", "the same by Kubernetes"),
     _p("memory.oom-killed", "OUT_OF_MEMORY", r"OUT_OF_MEMORY", "the same by Slurm"),
     _p("memory.oom-killed", "exceed",

@@ -44,9 +44,22 @@ _OTHER_LITERALS = (
     "Stack trace of the failed collective:", "it/s", "s/it",
 )  # fmt: skip
 # Long literals that another one covers only cost time.
-_ALL = sorted(set(LITERALS) | set(_OTHER_LITERALS), key=len)
-_NEEDED = [a for i, a in enumerate(_ALL) if not any(b in a for b in _ALL[:i])]
-ANY = re.compile(b"|".join(re.escape(text.encode()) for text in _NEEDED))
+_RARE = frozenset({"it/s", "s/it", "NCCL "})
+
+
+def _shortest(texts: set[str]) -> tuple[bytes, ...]:
+    """The texts without those that hold another one of them."""
+    ordered = sorted(texts, key=lambda text: (len(text), text))
+    kept = [a for i, a in enumerate(ordered) if not any(b in a for b in ordered[:i])]
+    return tuple(text.encode() for text in kept)
+
+
+ANY = re.compile(b"|".join(map(re.escape, _shortest({*LITERALS, *_OTHER_LITERALS}))))
+# Lines of these come by the million and say the same: only some of each block are looked at.
+_OFTEN = (b"it/s", b"s/it", b"NCCL INFO Channel", b"NCCL INFO")
+_OFTEN_IN_BLOCK = 400
+_LOUD = {"NCCL WARN", "NCCL ATTN", "NCCL DIAG", "NCCL CALL", "NCCL TRACE"}
+_WANTED = _shortest(({*LITERALS, *_OTHER_LITERALS} - _RARE) | _LOUD)
 
 _KNOWN = re.compile("|".join(re.escape(text) for text in LITERALS))
 PATTERN_CHARS = 4096
@@ -547,20 +560,53 @@ class _Scanner:
         self.scan.events.sort(key=lambda event: event.line)
 
 
+def _starts(block: bytes) -> list[int]:
+    """Offsets of the lines of a block that hold anything of interest, in order."""
+    found: set[int] = set()
+    for text in _WANTED:
+        at = block.find(text)
+        while at >= 0:
+            found.add(block.rfind(b"\n", 0, at) + 1)
+            end = block.find(b"\n", at)
+            at = block.find(text, end) if end >= 0 else -1
+    for text in _OFTEN:
+        at, some = block.find(text), 0
+        while at >= 0 and some < _OFTEN_IN_BLOCK:
+            some += 1
+            found.add(block.rfind(b"\n", 0, at) + 1)
+            end = block.find(b"\n", at)
+            at = block.find(text, end) if end >= 0 else -1
+        if at >= 0:  # the last one tells where things ended
+            found.add(block.rfind(b"\n", 0, block.rfind(text)) + 1)
+    return sorted(found)
+
+
+def _block(scanner: _Scanner, first: int, block: bytes) -> None:
+    """Take the lines of interest of one block apart, and all lines while something is open."""
+    at, number = 0, first
+    size = len(block)
+    for start in [*_starts(block), size]:
+        while scanner.busy and at < start:
+            end = block.find(b"\n", at)
+            end = size if end < 0 else end
+            scanner.line(block[at : min(end, at + LINE_BYTES)], number)
+            at, number = end + 1, number + 1
+        if start < at or start >= size:
+            continue
+        number += block.count(b"\n", at, start)
+        end = block.find(b"\n", start)
+        end = size if end < 0 else end
+        scanner.line(block[start : min(end, start + LINE_BYTES)], number)
+        at, number = end + 1, number + 1
+
+
 def scan(artefact: Artefact, kind: str) -> Scan:
     """Read one log. ``kind`` is the source that events belong to. Never raises for content."""
     out = Scan(artefact, kind)
     scanner = _Scanner(out)
-    search = ANY.search
     try:
         for first, block in artefact.blocks():
-            if not scanner.busy and search(block) is None:
-                continue
-            number = first
-            for raw in block.split(b"\n"):
-                if raw and (search(raw) is not None or scanner.busy):
-                    scanner.line(raw, number)
-                number += 1
+            _block(scanner, first, block)
     except OSError as err:
         out.problems.append(
             artefact.error(f"could only be read in part: {err}", advice="copy it again")

@@ -35,13 +35,24 @@ class Loaded:
     truncated: bool = False
 
 
-# Opcodes without arguments, then those with arguments of fixed length; one run is skipped in C.
+# Opcodes without arguments, those with arguments of fixed length, and short texts by their length:
+# one run of them is skipped without coming back to Python.
+_TEXTS = b"|".join(
+    b"%b[\\s\\S]{%d}" % (re.escape(bytes([length])), length) for length in range(1, 41)
+)
 _RUN = re.compile(
     rb"(?:[}\])\(Nuesatld\x85\x86\x87\x88\x89\x8f\x900-2\x94]"
     rb"|K[\s\S]|h[\s\S]|q[\s\S]|M[\s\S]{2}|J[\s\S]{4}|j[\s\S]{3}\x00|r[\s\S]{3}\x00"
     rb"|G[\s\S]{8}|\x95[\s\S]{8}|\x80[\x00-\x05]"
     rb"|\x8a(?:\x00|\x01[\s\S]|\x02[\s\S]{2}|\x03[\s\S]{3}|\x04[\s\S]{4}|\x05[\s\S]{5}"
-    rb"|\x06[\s\S]{6}|\x07[\s\S]{7}|\x08[\s\S]{8}|\x09[\s\S]{9}))+"
+    rb"|\x06[\s\S]{6}|\x07[\s\S]{7}|\x08[\s\S]{8}|\x09[\s\S]{9})"
+    rb"|\x8c(?:\x00|" + _TEXTS + rb")"
+    rb"|X(?:"
+    + b"|".join(
+        b"%b\x00\x00\x00[\\s\\S]{%d}" % (re.escape(bytes([length])), length)
+        for length in range(1, 41)
+    )
+    + rb"))+"
 )
 _SHORT = {0x8C: 1, 0x55: 1, 0x43: 1}  # SHORT_BINUNICODE SHORT_BINSTRING SHORT_BINBYTES
 _LONG = {0x58: 4, 0x54: 4, 0x42: 4}  # BINUNICODE BINSTRING BINBYTES
@@ -54,7 +65,7 @@ def check(data: bytes) -> int:
     at, size = 0, len(data)
     while at < size:
         # A bounded slice keeps the regular expression's own bookkeeping small.
-        run = _RUN.match(data, at, min(size, at + 262144))
+        run = _RUN.match(data, at, at + 262144)
         if run:
             at = run.end()
             continue
