@@ -244,6 +244,7 @@ class Desk:
     def release(self) -> None:
         """Let the launcher go on."""
         if self._held is not None and self.holder is not None:
+            self.log.info("let-go", pid=self._held[1])
             self.holder.release()
             self._held = None
 
