@@ -253,7 +253,7 @@ class PythonError:
 
 @dataclass(frozen=True, slots=True)
 class LogEvent:
-    """One recognised line of a log. ``kind`` is the parser's pattern name (``nccl.watchdog-timeout``).
+    """One recognised line of a log. ``kind`` is the pattern's name (``nccl.watchdog-timeout``).
 
     ``fields`` are the pattern's named groups, as text. ``rank``/``host`` from the line's prefix or
     the file, None if unsaid. ``order`` is the line number, so that events of one file sort.
