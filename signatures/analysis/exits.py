@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import signal as signals
 from collections import defaultdict
@@ -44,6 +45,8 @@ _WORKER_KILLED = re.compile(
     r"|DataLoader worker .*(killed by signal|exited unexpectedly)",
     re.S,
 )
+_WORKER_GONE = ("ConnectionResetError", "ConnectionRefusedError", "EOFError", "BrokenPipeError")
+"""What a rank sees of a worker that died while it was asked for a tensor's file descriptor."""
 _WORKER_FAILED = re.compile(r"Caught \w+ in DataLoader worker process")
 _CUDA_OOM = re.compile(r"CUDA out of memory|CUDA error: out of memory|OutOfMemoryError")
 _STICKY = re.compile(
@@ -89,8 +92,23 @@ class Deaths:
     leaving: dict[int, str] = field(default_factory=dict)
 
 
+_FROM_WORKER = re.compile(
+    r"(torch/utils/data/|multiprocessing/(queues|connection|resource_sharer))"
+)
+
+
+def from_loader_worker(error: PythonError) -> bool:
+    """Whether a broken connection is the one to a data-loader worker, not to another rank."""
+    innermost = error.frames[-4:]
+    return any("torch/utils/data/" in f.file for f in error.frames) and any(
+        _FROM_WORKER.search(f.file) for f in innermost
+    )
+
+
 def is_consequent(error: PythonError) -> bool:
     """Whether a peer's failure, a time-out or the launcher explains this exception."""
+    if from_loader_worker(error):
+        return False
     if error.type.rsplit(".", 1)[-1] in _CONSEQUENT_TYPES:
         return True
     return bool(CONSEQUENT.search(f"{error.type}: {error.text}"))
@@ -132,7 +150,10 @@ def judge(
         if is_consequent(e)
     }
     if since is not None:
-        exits = [e for e in exits if e.when is None or e.when < since]
+        # Who leaves with code 0 before anybody fails was on its way out while the others waited.
+        exits = sorted(exits, key=lambda e: (e.when or 0.0, e.order or 0))
+        leavers = list(itertools.takewhile(lambda e: normal_exit(e) == (0, None), exits))
+        exits = [e for e in exits if e.when is None or e.when < since or e in leavers]
         errors = [e for e in errors if e.when is None or e.when < since]
     last: dict[int, Exit] = {}
     for one in exits:
@@ -329,7 +350,11 @@ def _say_errors(
             (_STICKY, "cuda.sticky-error"),
             (_HOST_MEMORY, "memory.host-exhausted"),
         ):
-            if pattern.search(text):
+            if pattern.search(text) or (
+                known == "dataloader-worker.killed"
+                and error.type.endswith(_WORKER_GONE)
+                and from_loader_worker(error)
+            ):
                 facts.add(fact(known, ranks=ranks, cites=cites, text=error.text[:200]))
 
 

@@ -17,7 +17,7 @@ SITE = str(probe_site())
 
 DEFAULTS = {
     "FABWATCH_RUN_DIR": "/runs/job-1",
-    "FABWATCH_RUN_ID": "job-1",
+    "FABWATCH_RUN_ID": "job-1-x",
     "FABWATCH_SOCKETS": "/tmp/fabwatch-x",
     "TORCH_FR_BUFFER_SIZE": "2000",
     "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",

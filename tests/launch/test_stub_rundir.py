@@ -29,7 +29,7 @@ def test_a_run_is_private_and_says_what_was_launched(launches):
     got = launches.launch_json()
     assert mode_of(run) == 0o700
     assert mode_of(run / "launch.json") == 0o600
-    assert run.name == got["run_id"]
+    assert got["run_id"].startswith(run.name + "-")  # and a suffix that no other run has
     assert got["schema"] == "fabwatch.launch/1"
     assert got["argv"] == ["sh", "-c", "exit 2", "--api-key=****", "--token", "****", "--lr", "3"]
     assert got["options"]["notify"] == "n --token=****"

@@ -56,6 +56,14 @@ def probe_site() -> Path:
     return Path(__file__).resolve().parent.parent / "probe" / "site"
 
 
+def run_id_of(run_dir: Path, sockets: Path) -> str:
+    """A name that no other run has: two runs of one second in two folders are two runs.
+
+    The agent finds processes that left the launcher's tree by it, so it must not be shared.
+    """
+    return f"{run_dir.name}-{sockets.name.rpartition('-')[2]}"
+
+
 def arm(
     environ: Mapping[str, str],
     run_dir: Path,
@@ -96,7 +104,7 @@ def arm(
                 put(name, value)
 
     put("FABWATCH_RUN_DIR", str(run_dir))
-    put("FABWATCH_RUN_ID", run_dir.name)
+    put("FABWATCH_RUN_ID", run_id_of(run_dir, sockets))
     put("FABWATCH_SOCKETS", str(sockets))
 
     # torch 2.7-2.10 gave the two names of the size different defaults (2000 and 0, which writes

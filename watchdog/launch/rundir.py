@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fabwatch.watchdog.launch.arming import arm
+from fabwatch.watchdog.launch.arming import arm, run_id_of
 from fabwatch.watchdog.launch.options import LaunchOptions
 
 SCHEMA = "fabwatch.launch/1"
@@ -154,7 +154,7 @@ def describe(
         {
             "schema": SCHEMA,
             "job": name,
-            "run_id": ready.run_dir.name,
+            "run_id": run_id_of(ready.run_dir, ready.sockets),
             "argv": _masked(argv),
             "cwd": str(Path.cwd()),
             "host": socket.gethostname(),

@@ -35,7 +35,7 @@ class RankTrack:
     pid: int
     sample: Sample
     at: float
-    counted: float | None = None  # when its counters last moved
+    counted: float | None = None  # when it last began an operation
     active: float = 0.0  # when it last used CPU or did I/O
     main_active: float = 0.0
     stopped_since: float | None = None
@@ -120,8 +120,7 @@ class Monitor:
             or one.io_bytes - before.io_bytes > IO_ACTIVE_BYTES_PER_S * seconds
         ):
             track.active = now
-        was = before.page.counters if before.page else ()
-        if one.page is not None and one.page.counters and one.page.counters != was:
+        if one.page is not None and one.page.began_since(before.page):
             self._counted(track, min(one.page.ticked, now))
         if one.state in "Tt":
             track.stopped_since = now if track.stopped_since is None else track.stopped_since

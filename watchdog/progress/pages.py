@@ -43,6 +43,15 @@ class PageView:
         """Whether an operation was entered that has not finished."""
         return any(enqueued > completed for _, enqueued, _, completed in self.counters)
 
+    def began_since(self, before: PageView | None) -> bool:
+        """Whether an operation was begun since ``before``.
+
+        One that merely ended is no progress: a Gloo operation that times out counts as completed,
+        so that a hang would look like a job that moves again just as it dies.
+        """
+        was = {key: enqueued for key, enqueued, _, _ in before.counters} if before else {}
+        return any(enqueued != was.get(key) for key, enqueued, _, _ in self.counters)
+
     def age(self, now: float) -> float:
         """Seconds since the last tick, at monotonic time ``now``."""
         return max(now - self.ticked, 0.0)
