@@ -43,7 +43,10 @@ def analyse(reading: Reading) -> Analysis:
     facts.ranks = set(ranks)
     _look(reading, facts, pids)
 
-    procs = processes.look(reading.processes, reading.pages, by_rank, reading.events, pids, facts)
+    ending = _ending(reading)
+    procs = processes.look(
+        reading.processes, reading.pages, by_rank, reading.events, pids, facts, ending
+    )
     states: dict[int, list[ProcessState]] = defaultdict(list)
     for state in reading.processes:
         rank = state.rank if state.rank is not None else pids.get(state.pid)
@@ -214,6 +217,17 @@ def _stages(
         if merged is not None:
             out[rank] = merged
     return out, cites
+
+
+def _ending(reading: Reading) -> set[int]:
+    """Ranks that were on their way out when their last stack was taken."""
+    began = min((s.detected for s in reading.stalls if s.detected), default=None)
+    ends = [(e.rank, e.when) for e in (*reading.errors, *reading.exits)]
+    return {
+        rank
+        for rank, when in ends
+        if rank is not None and (when is None or began is None or when < began + 1.0)
+    }
 
 
 def _ranks(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fabwatch.watchdog.evidence.facts import Facts, fact
@@ -42,8 +42,13 @@ def look(
     events: Iterable[LogEvent],
     rank_of_pid: Mapping[int, int],
     facts: Facts,
+    ending: Collection[int] = (),
 ) -> Processes:
-    """Add process facts and return what the graph needs of them."""
+    """Add process facts and return what the graph needs of them.
+
+    ``ending``: ranks that have raised or ended. An interpreter on its way out runs no thread but
+    its main one, which is not a held GIL.
+    """
     out = Processes()
     by_rank: dict[int, list[ProcessState]] = defaultdict(list)
     for state in states:
@@ -53,7 +58,7 @@ def look(
     for rank, seen in sorted(by_rank.items()):
         seen.sort(key=lambda s: s.source.snapshot)
         _states(rank, seen, out, facts)
-    _gil(pages, stacks, events, out, facts)
+    _gil(pages, stacks, events, out, facts, ending)
     return out
 
 
@@ -121,6 +126,7 @@ def _gil(
     events: Iterable[LogEvent],
     out: Processes,
     facts: Facts,
+    ending: Collection[int],
 ) -> None:
     by_rank: dict[int, list[ProgressPage]] = defaultdict(list)
     for page in pages:
@@ -133,7 +139,7 @@ def _gil(
             age = round(max(p.age_s for p in stale), 1)
             facts.add(fact("page.stale", ranks=[rank], cites=cites, age_s=age))
     for rank in sorted(set(by_rank) | set(stacks) | set(told)):
-        if rank in out.stopped or rank in out.disk_wait:
+        if rank in out.stopped or rank in out.disk_wait or (rank in ending and rank not in told):
             continue
         pages_here = by_rank.get(rank, [])
         if pages_here and not all(p.stale for p in pages_here):
