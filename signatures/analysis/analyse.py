@@ -222,7 +222,7 @@ def _stages(
 def _ending(reading: Reading) -> set[int]:
     """Ranks that were on their way out when their last stack was taken."""
     began = min((s.detected for s in reading.stalls if s.detected), default=None)
-    ends = [(e.rank, e.when) for e in (*reading.errors, *reading.exits)]
+    ends = [(e.rank, e.when) for e in reading.errors] + [(e.rank, e.when) for e in reading.exits]
     return {
         rank
         for rank, when in ends
