@@ -153,7 +153,12 @@ def judge(
         # Who leaves with code 0 before anybody fails was on its way out while the others waited.
         exits = sorted(exits, key=lambda e: (e.when or 0.0, e.order or 0))
         leavers = list(itertools.takewhile(lambda e: normal_exit(e) == (0, None), exits))
-        exits = [e for e in exits if e.when is None or e.when < since or e in leavers]
+        failing = {e.rank for e in errors if e.when is not None and e.when < since}
+        exits = [
+            e
+            for e in exits
+            if e.when is None or e.when < since or e in leavers or e.rank in failing
+        ]
         errors = [e for e in errors if e.when is None or e.when < since]
     last: dict[int, Exit] = {}
     for one in exits:
