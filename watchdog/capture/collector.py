@@ -120,7 +120,7 @@ class Collector:
 
 @functools.cache
 def collectors() -> tuple[Collector, ...]:
-    """All collectors of the folder, those first whose evidence vanishes first.
+    """All collectors of the folder: those first whose evidence vanishes, last those that disturb.
 
     Raises ImportError or AttributeError for a file that is no collector: a test finds it.
     """
@@ -129,7 +129,9 @@ def collectors() -> tuple[Collector, ...]:
     for info in pkgutil.iter_modules(package.__path__):
         if not info.name.startswith("_"):
             found.append(importlib.import_module(f"{package.__name__}.{info.name}").COLLECTOR)
-    return tuple(sorted(found, key=lambda one: (not one.first, one.tier, one.name)))
+    return tuple(
+        sorted(found, key=lambda one: (not one.first, bool(one.perturbs), one.tier, one.name))
+    )
 
 
 @functools.cache

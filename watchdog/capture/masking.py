@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 MASK = b"****"
@@ -30,15 +31,27 @@ _PUBLIC_NAME = re.compile(
     re.IGNORECASE,
 )
 
-_URL = re.compile(rb"([A-Za-z][A-Za-z0-9+.-]{0,20}://)([^\s/@:'\"<>]{0,256}):([^\s/'\"<>]{1,512})@")
-_URL_USER = re.compile(rb"([A-Za-z][A-Za-z0-9+.-]{0,20}://)([A-Za-z0-9_\-.]{20,256})@")
-_KNOWN = re.compile(
-    rb"\b(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{16}\b|"
-    rb"\bhf_[A-Za-z0-9]{16,}|\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_[A-Za-z0-9_]{20,}|"
-    rb"\bglpat-[A-Za-z0-9_-]{16,}|\bsk-[A-Za-z0-9_-]{20,}|\bxox[abeoprs]-[A-Za-z0-9-]{10,}|"
-    rb"\bnpm_[A-Za-z0-9]{30,}|\bpypi-[A-Za-z0-9_-]{30,}|\bAIza[A-Za-z0-9_-]{30,}|"
-    rb"\bya29\.[A-Za-z0-9_-]{20,}|\bnvapi-[A-Za-z0-9_-]{20,}|"
-    rb"\beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}(?:\.[A-Za-z0-9_-]*)?"
+# Each pattern starts with a literal or at a word's beginning, and every run is bounded: a log of
+# one endless line must not cost more than any other.
+_URL = re.compile(rb"://([^\s/@:'\"<>]{0,256}):([^\s/'\"<>]{1,512})@")
+_URL_USER = re.compile(rb"://([A-Za-z0-9_\-.]{20,256})@")
+_KNOWN: tuple[tuple[bytes, re.Pattern[bytes]], ...] = tuple(
+    (start, re.compile(rb"(?<![A-Za-z0-9_-])" + re.escape(start) + rest))
+    for start, rest in (
+        *((name, rb"[A-Z0-9]{16}\b") for name in (b"AKIA", b"ASIA", b"AROA", b"AIDA")),
+        (b"hf_", rb"[A-Za-z0-9]{16,200}"),
+        *((b"gh%c_" % kind, rb"[A-Za-z0-9]{20,200}") for kind in b"pousr"),
+        (b"github_pat_", rb"[A-Za-z0-9_]{20,200}"),
+        (b"glpat-", rb"[A-Za-z0-9_-]{16,200}"),
+        (b"sk-", rb"[A-Za-z0-9_-]{20,200}"),
+        *((b"xox%c-" % kind, rb"[A-Za-z0-9-]{10,200}") for kind in b"abeoprs"),
+        (b"npm_", rb"[A-Za-z0-9]{30,200}"),
+        (b"pypi-", rb"[A-Za-z0-9_-]{30,400}"),
+        (b"AIza", rb"[A-Za-z0-9_-]{30,100}"),
+        (b"ya29.", rb"[A-Za-z0-9_-]{20,400}"),
+        (b"nvapi-", rb"[A-Za-z0-9_-]{20,200}"),
+        (b"eyJ", rb"[A-Za-z0-9_-]{10,8192}\.[A-Za-z0-9_-]{10,8192}(?:\.[A-Za-z0-9_-]{0,8192})?"),
+    )
 )
 _PEM = re.compile(
     rb"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)",
@@ -46,13 +59,24 @@ _PEM = re.compile(
 )
 _HEADER = re.compile(
     rb"(?i)\b((?:proxy-)?authorization|x-api-key|x-auth-token|set-cookie|cookie)"
-    rb"([\"']?\s*[:=]\s*[\"']?)((?:(?:bearer|basic|token|digest)\s+)?)([^\s\"',;]+)"
+    rb"([\"']?\s{0,3}[:=]\s{0,3}[\"']?)((?:(?:bearer|basic|token|digest)\s{1,3})?)([^\s\"',;]+)"
 )
-_BEARER = re.compile(rb"(?i)\b(bearer|basic)(\s+)([A-Za-z0-9+/_.=-]{16,})")
+_BEARER = re.compile(rb"(?i)\b(bearer|basic)(\s{1,3})([A-Za-z0-9+/_.=-]{16,8192})")
 # name=value, --name value, "name": "value". The name is judged by secret_name.
 _VALUE = rb"(\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'|[^\s\"',;&]+)"
-_ASSIGN = re.compile(rb"([A-Za-z_][A-Za-z0-9_.-]{1,80})([\"']?\s{0,3}(?:=|:(?!:))\s{0,3})" + _VALUE)
-_OPTION = re.compile(rb"(--?[A-Za-z][A-Za-z0-9_-]{1,60})([ \t\x00]+)(?!-)" + _VALUE)
+_ASSIGN = re.compile(
+    rb"(?<![A-Za-z0-9_.-])((?:--?)?[A-Za-z_][A-Za-z0-9_.-]{1,80})"
+    rb"([\"']?\s{0,3}(?:=|:(?!:))\s{0,3})" + _VALUE
+)
+_OPTION = re.compile(
+    rb"(?<![A-Za-z0-9_-])(--?[A-Za-z][A-Za-z0-9_-]{1,60})([ \t\x00]{1,3})(?!-)" + _VALUE
+)
+# Without one of these, in whatever case, no name in a text is a secret's.
+_ROOTS = (
+    b"token", b"secret", b"pass", b"pwd", b"key", b"cred", b"auth", b"cookie", b"session",
+    b"bearer", b"jwt", b"sas", b"dsn", b"webhook", b"connection_string", b"aws_", b"azure_",
+    b"google_", b"gcp_", b"gcloud_",
+)  # fmt: skip
 # In running text a name followed by a colon is often prose ("token: int", "Key: value").
 _PROSE = re.compile(rb"none|null|true|false|int|str|bytes|bool|float|[\[{(]", re.IGNORECASE)
 # ``num_tokens=8192`` is a number that one wants to read; ``password=8192`` is not.
@@ -60,6 +84,7 @@ _NUMBER = re.compile(rb"[0-9.,]{1,12}")
 _COUNTABLE = re.compile(rb"(?i)tokens?|keys?|session|pass$")
 
 
+@functools.lru_cache(maxsize=4096)
 def secret_name(name: bytes) -> bool:
     """Whether the value of a variable, option or field of this name is a secret."""
     name = name.lstrip(b"-")
@@ -96,14 +121,22 @@ def mask_text(data: bytes) -> tuple[bytes, int]:
             return found[0]
         return hide(name + joint)
 
-    data = _PEM.sub(lambda _: hide(b""), data)
-    data = _URL.sub(lambda m: hide(m[1] + m[2] + b":") + b"@", data)
-    data = _URL_USER.sub(lambda m: hide(m[1]) + b"@", data)
-    data = _HEADER.sub(lambda m: hide(m[1] + m[2] + m[3]), data)
-    data = _BEARER.sub(lambda m: hide(m[1] + m[2]), data)
-    data = _KNOWN.sub(lambda _: hide(b""), data)
-    data = _OPTION.sub(option, data)
-    data = _ASSIGN.sub(assign, data)
+    low = data.lower()
+    if b"private key-----" in low:
+        data = _PEM.sub(lambda _: hide(b""), data)
+    if b"://" in low:
+        data = _URL.sub(lambda m: hide(b"://" + m[1] + b":") + b"@", data)
+        data = _URL_USER.sub(lambda _: hide(b"://") + b"@", data)
+    if any(word in low for word in (b"authorization", b"x-a", b"cookie")):
+        data = _HEADER.sub(lambda m: hide(m[1] + m[2] + m[3]), data)
+    if b"bearer" in low or b"basic" in low:
+        data = _BEARER.sub(lambda m: hide(m[1] + m[2]), data)
+    for start, pattern in _KNOWN:
+        if start in data:
+            data = pattern.sub(lambda _: hide(b""), data)
+    if any(root in low for root in _ROOTS):
+        data = _OPTION.sub(option, data)
+        data = _ASSIGN.sub(assign, data)
     return data, count
 
 

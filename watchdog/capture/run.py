@@ -22,6 +22,9 @@ from fabwatch.watchdog.evidence.ledger import Evidence, Status
 MARGIN_S = 0.5
 """Kept back from the deadline of a capture for killing children and writing their lines."""
 
+QUIET_SHARE = 0.45
+"""Of the time there is, how much a collector that stops its targets waits for the others."""
+
 HEAD_START_S = 0.3
 """How long evidence that vanishes may have the processors for itself."""
 
@@ -49,7 +52,9 @@ class _Capture:
 
     def go(self) -> None:
         files.make_private(self.incident)
-        self.head_start = time.monotonic() + HEAD_START_S
+        now = time.monotonic()
+        self.head_start = now + HEAD_START_S
+        self.quiet_until = now + QUIET_SHARE * (self.end - now)
         self.soft_end = max(time.monotonic(), self.end - MARGIN_S)
         self.ledger = LedgerFile(self.incident / "ledger.jsonl")
         self.budget = Budget(self.job.options.budget, self.ledger.bytes_of(self.job.host))
@@ -80,11 +85,20 @@ class _Capture:
         while wanted and len(self.running) < self._limit():
             if not wanted[0].first and self._in_head_start():
                 return
+            if wanted[0].perturbs and self._others_at_work():
+                return
             self._start(wanted.popleft())
 
     def _in_head_start(self) -> bool:
         return time.monotonic() < self.head_start and any(
             child.collector.first for child in self.running.values()
+        )
+
+    def _others_at_work(self) -> bool:
+        """Whether somebody still waits for an answer of the ranks, who must not be stopped now."""
+        return time.monotonic() < self.quiet_until and any(
+            child.collector.scope == "rank" and not child.collector.perturbs
+            for child in self.running.values()
         )
 
     def _start(self, collector: Collector) -> None:
@@ -133,6 +147,8 @@ class _Capture:
             next_end = min(child.until for child in self.running.values())
             if wanted and self._in_head_start():
                 next_end = min(next_end, self.head_start)
+            if wanted and wanted[0].perturbs:
+                next_end = min(next_end, max(self.quiet_until, time.monotonic() + 0.01))
             for key, _ in self.ready.select(max(0.0, next_end - time.monotonic())):
                 self._hear(self.running[key.fd])
 

@@ -16,7 +16,7 @@ from fabwatch.watchdog.capture.outcome import Outcome, absent, failed, timed_out
 from fabwatch.watchdog.evidence.ledger import Status
 
 RECORDERS = (("cpu", "fr_trace_rank_N"), ("nccl", "nccl_trace_rank_N"))
-ASK_S = 5.0
+ASK_S = 14.0
 PIPE_S = 8.0
 CAP = 16 << 20
 
@@ -40,13 +40,22 @@ def collect(target: Target, out: Path) -> Iterator[Outcome]:
         yield outcomes[0]
 
 
+def patience(ranks: int, cores: int | None = None) -> float:
+    """Seconds to wait for the dumps: the first one reads symbols, 1-2 s of one processor each."""
+    cores = cores or os.cpu_count() or 1
+    return min(ASK_S, 4.0 + 3.0 * -(-ranks // cores))
+
+
 def _ask(target: Target, out: Path) -> Iterator[Outcome]:
-    """Ask for both recorders at once and take what comes."""
-    until = min(target.until, time.monotonic() + ASK_S)
+    """Ask for both recorders at once and take what comes.
+
+    The rank writes under the final name: a dump that comes too late for us is still evidence.
+    """
+    wait = patience(len(target.job.ranks))
+    until = min(target.until, time.monotonic() + wait)
     waiting: dict[str, tuple[Path, Path]] = {}
     for recorder, name in RECORDERS:
-        # The rank writes beside the place; it counts against the budget when it is taken over.
-        landing = out / f".{target.named(name)}.{os.getpid()}.asked"
+        landing = out / target.named(name)
         error = landing.with_name(landing.name + ".err")
         for stale in (landing, error):
             stale.unlink(missing_ok=True)
@@ -56,27 +65,25 @@ def _ask(target: Target, out: Path) -> Iterator[Outcome]:
             yield why
             return
         waiting[name] = (landing, error)
-    try:
-        while waiting and time.monotonic() < until:
-            for name, (landing, error) in list(waiting.items()):
-                if landing.exists():
-                    yield _take(target, out / target.named(name), landing)
-                    del waiting[name]
-                elif error.exists():
-                    said = procfs.read(error, 300).decode(errors="replace").strip()
-                    yield failed(f"the probe could not: {said or 'no reason given'}")
-                    del waiting[name]
-            time.sleep(0.01)
-        for _ in waiting:
-            yield timed_out(
-                f"the probe's thread did not answer in {ASK_S:g} s: it needs the GIL, which "
-                "another thread holds, or the process is stopped"
-            )
-    finally:
-        for _, name in RECORDERS:
-            asked = out / f".{target.named(name)}.{os.getpid()}.asked"
-            for left in (asked, Path(f"{asked}.err"), Path(f"{asked}.part")):
-                left.unlink(missing_ok=True)
+    while waiting and time.monotonic() < until:
+        for name, (landing, error) in list(waiting.items()):
+            if landing.exists():
+                taken = _take(target, landing, landing)
+                if taken.path is None:  # no room for it: then it may not stay either
+                    landing.unlink(missing_ok=True)
+                yield taken
+                del waiting[name]
+            elif error.exists():
+                said = procfs.read(error, 300).decode(errors="replace").strip()
+                error.unlink(missing_ok=True)
+                yield failed(f"the probe could not: {said or 'no reason given'}")
+                del waiting[name]
+        time.sleep(0.01)
+    for name in waiting:
+        yield timed_out(
+            f"the probe's thread did not answer in {wait:g} s: another thread holds the GIL, the "
+            f"process is stopped, or it reads symbols slowly; {target.named(name)} may yet come"
+        )
 
 
 def _send(path: Path, order: bytes, until: float) -> Outcome | None:
@@ -162,7 +169,7 @@ COLLECTOR = Collector(
     tier=2,
     source="flight-recorder-frames",
     needs=("the probe's control socket",),
-    deadline_s=ASK_S + PIPE_S + 0.5,
+    deadline_s=ASK_S + 2.0,
     living=False,
     collect=collect,
 )

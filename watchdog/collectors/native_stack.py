@@ -14,7 +14,7 @@ from fabwatch.watchdog.capture.collector import Collector, Target
 from fabwatch.watchdog.capture.outcome import Outcome, absent, failed, timed_out
 from fabwatch.watchdog.collectors.python_stack import MISSING, without_locals
 
-DEADLINE_S = 4.0
+DEADLINE_S = 8.0
 CORE_CAP = 64 << 30
 _STOP_BIT = 1 << (signal.SIGSTOP - 1)
 
@@ -173,7 +173,7 @@ COLLECTOR = Collector(
     source="native-stack",
     needs=("py-spy", "gdb for core files"),
     deadline_s=DEADLINE_S + 0.3,
-    perturbs="stops the process for 20-300 ms",
+    perturbs="stops the process while py-spy reads symbols: 0.1 to 2 s",
     at_once=max(2, os.cpu_count() or 1),
     living=False,
     collect=collect,

@@ -7,55 +7,26 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from fabwatch.watchdog.capture import armed, procfs
+from fabwatch.watchdog.capture import armed
 from fabwatch.watchdog.capture.collector import Collector, Target
 from fabwatch.watchdog.capture.outcome import Outcome, absent, failed, not_armed
-from fabwatch.watchdog.probe.pageformat import SIZE, STALE_TICKS, TICK_S, unpack
+from fabwatch.watchdog.progress.page import read_page
 
 
 def collect(target: Target, out: Path) -> Iterator[Outcome]:
-    """The payload as it is, with the header's fields, ``taken``, ``age_s`` and ``stale``."""
-    page = armed.page(target)
-    raw = None
-    for attempt in range(20):
-        try:
-            data = procfs.read(page, SIZE)
-        except FileNotFoundError:
-            why = target.unarmed(*armed.NAMES)
-            yield not_armed(why) if why else _never(target)
+    """The payload with the header's fields, ``taken``, ``age_s`` and ``stale``."""
+    path = armed.page(target)
+    page = read_page(path)
+    if page is None:
+        if path.exists():
+            yield failed(f"{path.name} is no progress page, or never whole while it was read")
             return
-        now, taken = time.monotonic_ns(), time.time()
-        raw = unpack(data)
-        if raw is not None or target.left() < 0.05:
-            break
-        time.sleep(0.001 * (attempt + 1))
-    if raw is None:
-        yield failed(f"{page.name} is no progress page, or is being rewritten all the time")
+        why = target.unarmed(*armed.NAMES)
+        yield not_armed(why) if why else _never(target)
         return
-    try:
-        payload = json.loads(raw.payload)
-        if not isinstance(payload, dict):
-            raise ValueError("not an object")
-    except (ValueError, RecursionError) as err:
-        yield failed(f"{page.name}: payload is no JSON: {err}")
-        return
-    tick_s = payload.get("tick_s")
-    if not isinstance(tick_s, (int, float)) or not 0 < tick_s < 3600:
-        tick_s = TICK_S
-    age = max(0.0, (now - raw.monotonic_ns) / 1e9)
-    shown = {
-        **payload,
-        "tick": raw.tick,
-        "sequence": raw.sequence,
-        "monotonic_ns": raw.monotonic_ns,
-        "epoch_ns": raw.epoch_ns,
-        "taken": taken,
-        "age_s": round(age, 3),
-        "stale": age > STALE_TICKS * tick_s,
-        "alive": target.alive(),
-    }
-    path = out / target.named("pg_status_rank_N.json")
-    yield target.save(path, json.dumps(shown).encode() + b"\n")
+    shown = {**page.artefact(), "taken": time.time(), "alive": target.alive()}
+    text = json.dumps(shown).encode() + b"\n"
+    yield target.save(out / target.named("pg_status_rank_N.json"), text)
 
 
 def _never(target: Target) -> Outcome:

@@ -13,7 +13,7 @@ from fabwatch.watchdog.capture.job import RankProcess
 from fabwatch.watchdog.capture.libraries import version
 from fabwatch.watchdog.capture.outcome import Outcome, absent, failed, not_armed, timed_out
 from fabwatch.watchdog.capture.rasclient import RasError, status
-from fabwatch.watchdog.probe.pageformat import SIZE, unpack
+from fabwatch.watchdog.progress.page import read_page
 
 DEFAULT = "localhost:28028"
 FIRST = (2, 24)
@@ -80,14 +80,9 @@ def address(text: str) -> tuple[str, int] | None:
 
 def settled(target: Target, rank: RankProcess) -> bool:
     """Whether the rank has finished an NCCL operation, so that its first set-up is over."""
-    try:
-        raw = unpack(procfs.read(Path(target.job.run_dir) / f"live/{rank.pid}.page", SIZE))
-        marks = json.loads(raw.payload)["status"] if raw else {}
-        return any(
-            key.startswith("nccl") and int(mark["completed"]) > 0 for key, mark in marks.items()
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False
+    page = read_page(Path(target.job.run_dir) / f"live/{rank.pid}.page")
+    marks = page.status if page is not None else ()
+    return any(key.startswith("nccl") and mark.completed > 0 for key, mark in marks)
 
 
 def _nccl(pid: int) -> str:
