@@ -69,7 +69,7 @@ def command(cell: Cell, culprit: int | None, out: Path, state: Path, setting: Se
         job += ["--timeout", str(setting.timeout)]
     job += ["--backend", setting.backend]
     wrap = [sys.executable, "-m", "fabwatch", "--out", str(out), "--grace", "30"]
-    return [*wrap, "torchrun", "--nproc-per-node", str(setting.world), *job]
+    return [*wrap, "torchrun", "--standalone", "--nproc-per-node", str(setting.world), *job]
 
 
 def _read(path: Path) -> dict[str, Any]:
