@@ -244,7 +244,7 @@ PATTERNS: tuple[Pattern, ...] = (
     _p("memory.host-exhausted", "MemoryError", r"(?:^|[^\w])MemoryError(?:$|[^\w])",
        "host memory is exhausted"),
     _p("memory.host-exhausted", "allocate memory",
-       r"[Cc]annot allocate memory|can't allocate memory", "the same from the system"),
+       r"[Cc]an(?:no|')t allocate memory(?!.*locked memory)", "the same from the system"),
     _p("memory.host-exhausted", "bad_alloc", r"std::bad_alloc", "the same in C++"),
     _p("memory.oom-killed", "oom-kill",
        r"Detected (?P<count>\d+) oom-kill event|oom-kill event", "OOM killer"),

@@ -33,6 +33,8 @@ from fabwatch.watchdog.evidence.observations import (
     Source,
 )
 from fabwatch.watchdog.evidence.opnames import normal_op
+from fabwatch.watchdog.evidence.shapes import Shapes, Sieve, known
+from fabwatch.watchdog.evidence.text_shapes import event_of
 from fabwatch.watchdog.evidence.tracebacks import Raised, Tracebacks
 
 KEEP_FIRST = 2000
@@ -175,8 +177,9 @@ class Scan:
 class _Scanner:
     """The state of one pass."""
 
-    def __init__(self, scan: Scan) -> None:
+    def __init__(self, scan: Scan, shapes: Shapes) -> None:
         self.scan = scan
+        self.shapes = shapes
         self.sources: dict[str, Source] = {}
         self.tracebacks = Tracebacks()
         self.reports: dict[str, Report] = {}
@@ -220,8 +223,10 @@ class _Scanner:
         if stream not in self.who and len(self.who) < 200_000:
             self.who[stream] = line
         if "NCCL " in body and (match := PREFIX.search(body)):
+            self._shaped(line, number, match)
             self._nccl(line, number, match)
             return
+        self._shaped(line, number, None)
         if (self.proxy is not None or body.startswith("ACTIVE OPS")) and self._proxy(line, number):
             return
         if self.failed and self._failed_stack(line, number):
@@ -239,6 +244,28 @@ class _Scanner:
         self._patterns(line, number)
         if "it/s" in body or "s/it" in body:
             self._rate(line, number)
+
+    def _shaped(self, line: Line, number: int, nccl: re.Match[str] | None) -> None:
+        """Events of the shapes that the library declares."""
+        kind = "nccl-log" if nccl else self.scan.kind
+        for shape, fields in self.shapes.match(line.body, kind):
+            if nccl:
+                fields.setdefault("pid", nccl["pid"])
+                if nccl["dev"]:
+                    fields.setdefault("dev", nccl["dev"])
+                if line.when is None and (stamp := STAMP.search(line.body)):
+                    line.when = unmix(f"{stamp[1].replace('_', ' ')} x").when
+            rank = self._rank(line, dict(fields) if nccl is None else {"pg_id": "nccl"})
+            key = (f"shape:{shape.fact}", rank)
+            self.counts[key] += 1
+            if self.counts[key] > KEEP_FIRST and self.counts[key] % 100:
+                continue
+            if line.pid is not None:
+                fields.setdefault("pid", str(line.pid))
+            host = (nccl["host"] if nccl else None) or line.host or self.scan.artefact.hint.host
+            self.scan.events.append(
+                event_of(shape, fields, self._source(kind), number, line, rank, host)
+            )
 
     def _patterns(self, line: Line, number: int) -> None:
         body = line.body[:PATTERN_CHARS]
@@ -560,9 +587,9 @@ class _Scanner:
         self.scan.events.sort(key=lambda event: event.line)
 
 
-def _starts(block: bytes) -> list[int]:
+def _starts(block: bytes, sieve: Sieve) -> list[int]:
     """Offsets of the lines of a block that hold anything of interest, in order."""
-    found: set[int] = set()
+    found: set[int] = set(sieve.starts(block))
     for text in _WANTED:
         at = block.find(text)
         while at >= 0:
@@ -581,11 +608,11 @@ def _starts(block: bytes) -> list[int]:
     return sorted(found)
 
 
-def _block(scanner: _Scanner, first: int, block: bytes) -> None:
+def _block(scanner: _Scanner, sieve: Sieve, first: int, block: bytes) -> None:
     """Take the lines of interest of one block apart, and all lines while something is open."""
     at, number = 0, first
     size = len(block)
-    for start in [*_starts(block), size]:
+    for start in [*_starts(block, sieve), size]:
         while scanner.busy and at < start:
             end = block.find(b"\n", at)
             end = size if end < 0 else end
@@ -603,10 +630,12 @@ def _block(scanner: _Scanner, first: int, block: bytes) -> None:
 def scan(artefact: Artefact, kind: str) -> Scan:
     """Read one log. ``kind`` is the source that events belong to. Never raises for content."""
     out = Scan(artefact, kind)
-    scanner = _Scanner(out)
+    shapes = known()
+    scanner = _Scanner(out, shapes)
+    sieve = shapes.sieve()
     try:
         for first, block in artefact.blocks():
-            _block(scanner, first, block)
+            _block(scanner, sieve, first, block)
     except OSError as err:
         out.problems.append(
             artefact.error(f"could only be read in part: {err}", advice="copy it again")

@@ -14,8 +14,8 @@ from typing import TypeVar
 
 import msgspec
 
-from fabwatch.watchdog.evidence import bundle
-from fabwatch.watchdog.evidence.artefact import Artefact, Parser
+from fabwatch.watchdog.evidence import bundle, text_shapes
+from fabwatch.watchdog.evidence.artefact import Artefact, Parser, looks_binary
 from fabwatch.watchdog.evidence.bundle import incidents_of as incidents_of
 from fabwatch.watchdog.evidence.inputs import Budget, Found, artefacts, standard_input
 from fabwatch.watchdog.evidence.ledger import Evidence, Ledger
@@ -225,11 +225,11 @@ def _one(artefact: Artefact, got: _Collected) -> None:
             got.problems.append(artefact.error("is empty", advice="nothing was saved"))
         return
     parser = choose(head, artefact.name)
-    if parser is None:
+    if parser is None or parser.NAME == "other-text":
         if _is_ledger(head):
             _loose_ledger(artefact, got)
         elif artefact.name not in bundle.OURS:
-            got.unrecognised.append(artefact.path)
+            _other(artefact, parser is not None, got)
         return
     try:
         parsed = parser.parse(artefact)
@@ -245,6 +245,30 @@ def _one(artefact: Artefact, got: _Collected) -> None:
         )
         return
     _add(parsed, got)
+    if parser.NAME not in _SCANNED and not looks_binary(head):
+        kind = parsed.looked[0].kind if parsed.looked else parser.MAKES[0]
+        try:
+            got.observations.extend(text_shapes.look(artefact, kind))
+        except OSError as err:
+            got.problems.append(artefact.error(f"cannot be read: {err}", advice="copy it again"))
+
+
+def _other(artefact: Artefact, is_text: bool, got: _Collected) -> None:
+    """A file of no known kind: read if the library knows a line of it, else said to be unknown."""
+    try:
+        found = text_shapes.look(artefact, "other-text") if is_text else []
+    except OSError as err:
+        got.problems.append(artefact.error(f"cannot be read: {err}", advice="copy it again"))
+        return
+    if found:
+        got.observations.extend(found)
+        got.looked.append(artefact.source("other-text"))
+    else:
+        got.unrecognised.append(artefact.path)
+
+
+_SCANNED = frozenset({"job-log", "flight-recorder", "watch-files"})
+"""Parsers that look for shapes themselves, or whose artefacts are no text for people."""
 
 
 def _add(parsed: Parsed, got: _Collected) -> None:
@@ -328,3 +352,21 @@ def _reading(got: _Collected, roots: tuple[str, ...]) -> Reading:
         tuple(got.incidents),
         tuple(got.unrecognised),
     )
+
+
+def versions_of(reading: Reading) -> dict[str, str]:
+    """``nccl``, ``torch``, ``arch`` as far as the evidence says what was really loaded."""
+    out: dict[str, str] = {}
+    for shape in reading.shapes:
+        for name, version in shape.versions:
+            out.setdefault(name.lower(), version)
+    for report in reading.ras:
+        if report.nccl_version:
+            out.setdefault("nccl", report.nccl_version)
+    for trace in reading.traces:
+        if trace.comm_lib_version and trace.backend == "nccl":
+            out.setdefault("nccl", trace.comm_lib_version)
+    for page in reading.pages:
+        if page.torch_version:
+            out.setdefault("torch", page.torch_version)
+    return out

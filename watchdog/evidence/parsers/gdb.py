@@ -58,7 +58,7 @@ def parse(artefact: Artefact) -> Parsed:
         frames.clear()
 
     for number, line in enumerate(text.split("\n"), 1):
-        line = line.rstrip("\r")
+        line = line[:4096].rstrip("\r")
         if match := _THREAD.match(line):
             close()
             tid = match["tid"] or match["pid"]

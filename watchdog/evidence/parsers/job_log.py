@@ -32,7 +32,7 @@ _STRONG = re.compile(
     rb"ProcessGroup|NCCL (?:INFO|WARN)|Traceback \(most recent|exitcode|torch[./]distributed|"
     rb"Watchdog caught|CUDA (?:error|out of memory)|srun: error|slurmstepd|DataLoader worker|"
     rb"gloo/transport|TCPStore|RuntimeError|\bit/s\b|s/it\b|monitoredBarrier|Fatal Python error|"
-    rb"^Killed$|CANCELLED AT|ACTIVE OPS",
+    rb"^Killed$|CANCELLED AT|ACTIVE OPS|UCX  (?:ERROR|WARN|FATAL)|MPICH ERROR|NET/OFI",
     re.M,
 )
 _NCCL = re.compile(
