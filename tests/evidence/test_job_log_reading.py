@@ -242,3 +242,15 @@ def test_the_proxy_dump_of_nccl_names_peers_and_counts(make_artefact: Any, sampl
     assert [(e.get("ops"), e.get("peers"), e.get("opcounts")) for e in found] == [
         ("4", "1", "3892"), ("4", "0", "3892"),
     ]  # fmt: skip
+
+
+def test_a_traceback_that_nobody_goes_on_with_is_closed(make_artefact: Any) -> None:
+    """Its writer died; thousands of lines of others follow, and its exception is not lost."""
+    text = (
+        "[rank1]: Traceback (most recent call last):\n"
+        '[rank1]:   File "/job/a.py", line 3, in f\n'
+        "[rank1]: KeyError: 'x'\n" + "[rank0]: step 1\n" * 20_000 + "[rank0]: ValueError: late\n"
+    )
+    assert [(e.rank, e.type, e.cite) for e in errors(parse(make_artefact, text))] == [
+        (1, "KeyError", "train.log:3"), (0, "ValueError", "train.log:20004"),
+    ]  # fmt: skip

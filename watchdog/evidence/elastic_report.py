@@ -71,24 +71,31 @@ class Report:
         self.items: list[Item] = []
         self._section = ""
         self._left = 0
+        self._last = 0
 
     @property
     def open(self) -> bool:
         """True inside a report."""
         return bool(self._section)
 
+    def expire(self, number: int) -> None:
+        """Close a report whose writer has not gone on for many lines of others."""
+        if self._section and number - self._last > 2000:
+            self._section = ""
+
     def feed(self, body: str, number: int) -> bool:
         """True if the line belonged to a report."""
         text = body.strip()
         if text == "Failures:":
-            self._section, self._left = "failures", 20_000
+            self._section, self._left, self._last = "failures", 4_000, number
             return True
         if text.startswith("Root Cause (first observed failure)"):
-            self._section, self._left = "root", 200
+            self._section, self._left, self._last = "root", 200, number
             return True
         if not self._section:
             return False
         self._left -= 1
+        self._last = number
         if self._left < 0 or text.startswith("====="):
             self._section = ""
             return text.startswith("=====")

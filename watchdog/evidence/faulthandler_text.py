@@ -29,6 +29,7 @@ class ThreadStacks:
         self.threads: list[ThreadStack] = []
         self._head: tuple[str, int, bool, int] | None = None
         self._frames: list[Frame] = []
+        self.last = 0
 
     @property
     def open(self) -> bool:
@@ -39,6 +40,7 @@ class ThreadStacks:
         """True if the line belonged to a stack."""
         if match := THREAD.match(body):
             self.close()
+            self.last = number
             self._head = (
                 match["name"] or "",
                 int(match["tid"], 16),
@@ -49,6 +51,7 @@ class ThreadStacks:
         if self._head is None:
             return False
         if match := FRAME.match(body):
+            self.last = number
             if len(self._frames) < 500:
                 self._frames.append(
                     Frame(match["function"][:400], match["file"], int(match["line"]))

@@ -64,6 +64,7 @@ _LOUD = {"NCCL WARN", "NCCL ATTN", "NCCL DIAG", "NCCL CALL", "NCCL TRACE"}
 _WANTED = _shortest(({*LITERALS, *_OTHER_LITERALS} - _RARE) | _LOUD)
 
 _KNOWN = re.compile("|".join(re.escape(text) for text in LITERALS))
+_QUIET = 500
 PATTERN_CHARS = 4096
 """How much of a line is searched for patterns."""
 
@@ -204,6 +205,20 @@ class _Scanner:
             or self.proxy is not None
             or any(report.open for report in self.reports.values())
         )
+
+    def expire(self, number: int) -> None:
+        """Close what has been open for long, so that the rest of a log is not read line by line."""
+        for raised in self.tracebacks.expire(number):
+            self._raised(raised)
+        for stream, (first, _, _) in list(self.failed.items()):
+            if number - first > _QUIET:
+                self._end_failed(stream)
+        for stream, (stacks, _) in list(self.stacks.items()):
+            if number - stacks.last > 4 * _QUIET:
+                self._end_stack(stream)
+        self.last_error.clear()
+        for report in self.reports.values():
+            report.expire(number)
 
     # -------------------------------------------------------------- one line
 
@@ -618,6 +633,8 @@ def _block(scanner: _Scanner, sieve: Sieve, first: int, block: bytes) -> None:
             end = size if end < 0 else end
             scanner.line(block[at : min(end, at + LINE_BYTES)], number)
             at, number = end + 1, number + 1
+            if number % 256 == 0:
+                scanner.expire(number)
         if start < at or start >= size:
             continue
         number += block.count(b"\n", at, start)

@@ -225,11 +225,11 @@ def _one(artefact: Artefact, got: _Collected) -> None:
             got.problems.append(artefact.error("is empty", advice="nothing was saved"))
         return
     parser = choose(head, artefact.name)
-    if parser is None or parser.NAME == "other-text":
+    if parser is None:
         if _is_ledger(head):
             _loose_ledger(artefact, got)
         elif artefact.name not in bundle.OURS:
-            _other(artefact, parser is not None, got)
+            _other(artefact, head, got)
         return
     try:
         parsed = parser.parse(artefact)
@@ -253,10 +253,10 @@ def _one(artefact: Artefact, got: _Collected) -> None:
             got.problems.append(artefact.error(f"cannot be read: {err}", advice="copy it again"))
 
 
-def _other(artefact: Artefact, is_text: bool, got: _Collected) -> None:
+def _other(artefact: Artefact, head: bytes, got: _Collected) -> None:
     """A file of no known kind: read if the library knows a line of it, else said to be unknown."""
     try:
-        found = text_shapes.look(artefact, "other-text") if is_text else []
+        found = text_shapes.look(artefact, "other-text") if _is_text(artefact, head) else []
     except OSError as err:
         got.problems.append(artefact.error(f"cannot be read: {err}", advice="copy it again"))
         return
@@ -265,6 +265,15 @@ def _other(artefact: Artefact, is_text: bool, got: _Collected) -> None:
         got.looked.append(artefact.source("other-text"))
     else:
         got.unrecognised.append(artefact.path)
+
+
+_CODE = (".md", ".py", ".c", ".h", ".cc", ".cu", ".cpp", ".rs", ".go", ".js", ".html", ".css")
+"""Files that tell of failures without showing one."""
+
+
+def _is_text(artefact: Artefact, head: bytes) -> bool:
+    nul = b"\0" in head[:4096] and head[:2] not in (b"\xff\xfe", b"\xfe\xff")
+    return not (nul or looks_binary(head) or artefact.name.endswith(_CODE))
 
 
 _SCANNED = frozenset({"job-log", "flight-recorder", "watch-files"})

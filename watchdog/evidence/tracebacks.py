@@ -23,6 +23,8 @@ _BETWEEN = (
     "The above exception was the direct cause of the following exception",
 )
 _OPEN_LINES = 4000
+_QUIET_DONE = 500
+_QUIET_OPEN = 5000
 _MORE = re.compile(
     r"^(?:nccl\w+: |Last error:|HINT|Search for |CUDA kernel errors|For debugging consider|"
     r"Compile with|Original Traceback|Device-side|\(Triggered internally|\s{2,}\S)"
@@ -52,6 +54,7 @@ class _Open:
     lines: int = 0
     done: Raised | None = None
     extra: int = 0
+    seen: int = 0
 
 
 def frames_of_text(text: str) -> tuple[Frame, ...]:
@@ -77,6 +80,8 @@ class Tracebacks:
     def feed(self, stream: str, body: str, number: int) -> list[Raised]:
         """Give one line without its prefix. Returns exceptions that ended before it."""
         now = self._open.get(stream)
+        if now is not None:
+            now.seen = number
         out: list[Raised] = []
         if HEADER in body:
             if now is not None and now.done is not None:
@@ -172,6 +177,15 @@ class Tracebacks:
         if now.frames:  # half a traceback: where, but not what
             return [Raised(stream, "", "", tuple(now.frames), now.first, now.first + now.lines)]
         return []
+
+    def expire(self, number: int) -> list[Raised]:
+        """End what its writer has not gone on with for many lines of others."""
+        out: list[Raised] = []
+        for stream, now in list(self._open.items()):
+            quiet = number - max(now.seen, now.first)
+            if quiet > (_QUIET_DONE if now.done is not None else _QUIET_OPEN):
+                out += self._end(stream)
+        return out
 
     def finish(self) -> list[Raised]:
         """What is still open at the end of the file."""
