@@ -29,6 +29,7 @@ HOW: dict[str, str] = {
     "pressure": "cat /proc/pressure/io /proc/pressure/memory /proc/pressure/cpu",
     "environment": "environment of the ranks (/proc/PID/environ, secrets masked)",
     "libraries": "libraries that the ranks have mapped (/proc/PID/maps)",
+    "other-text": "the output of the command that shows it",
     "watch": "a capture by fabwatch that waited long enough, or two dumps minutes apart",
 }
 """Source -> what a person does to get it."""
@@ -46,7 +47,7 @@ def ask(name: str, facts: Facts, ranks: Iterable[int] = ()) -> str:
     if not source:
         return ""
     who = f" of {ranks_text(wanted)}" if wanted and source not in _JOB_WIDE else ""
-    return f"{name} ({entry.says}): fetch {HOW[source]}{who}"
+    return f"{name} ({entry.says}): fetch {entry.fetch or HOW[source]}{who}"
 
 
 _JOB_WIDE = frozenset({"job-log", "flight-recorder", "ras", "watch", "nccl-log"})

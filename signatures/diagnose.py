@@ -13,6 +13,7 @@ from fabwatch.signatures.verdict import Timing, Verdict
 from fabwatch.watchdog.evidence.ledger import Ledger
 from fabwatch.watchdog.evidence.observations import Stall
 from fabwatch.watchdog.evidence.reading import Reading
+from fabwatch.watchdog.evidence.reading import versions_of as versions_of
 
 
 def diagnose(reading: Reading, library: Library | None = None) -> Verdict:
@@ -41,24 +42,6 @@ def current_stall(reading: Reading) -> Stall | None:
         key=lambda one: (not one.resolved, one.detected or 0.0),
         default=None,
     )
-
-
-def versions_of(reading: Reading) -> dict[str, str]:
-    """``nccl``, ``torch``, ``arch`` as far as the evidence says what was really loaded."""
-    out: dict[str, str] = {}
-    for shape in reading.shapes:
-        for name, version in shape.versions:
-            out.setdefault(name.lower(), version)
-    for report in reading.ras:
-        if report.nccl_version:
-            out.setdefault("nccl", report.nccl_version)
-    for trace in reading.traces:
-        if trace.comm_lib_version and trace.backend == "nccl":
-            out.setdefault("nccl", trace.comm_lib_version)
-    for page in reading.pages:
-        if page.torch_version:
-            out.setdefault("torch", page.torch_version)
-    return out
 
 
 def ranks_of(reading: Reading) -> tuple[tuple[int, str, int], ...]:

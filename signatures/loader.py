@@ -17,13 +17,23 @@ from fabwatch.signatures.model import (
     Mitigation,
     Signature,
 )
+from fabwatch.signatures.shapes import (
+    check,
+    check_together,
+    is_shared,
+    read_shapes,
+    read_shared,
+)
 from fabwatch.signatures.strict_yaml import Problems, Reader, Tree, parse, scalar
 from fabwatch.signatures.versions import bad_range
 from fabwatch.watchdog.evidence.facts import Fact, Where
+from fabwatch.watchdog.evidence.shapes import Shape, known_of, learn
 from fabwatch.watchdog.evidence.vocabulary import VOCABULARY
 
 HOME = Path(__file__).parent / "library"
 """The signatures that come with fabwatch."""
+SHARED = Path(__file__).parent / "shapes"
+"""Files of line shapes that several of them use."""
 
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _PLACES = ("ranks", "hosts", "devices", "links")
@@ -56,21 +66,50 @@ def load(*folders: str | Path, builtin: bool = True) -> Library:
 
 @lru_cache(maxsize=1)
 def _builtin() -> Library:
-    found, problems = read_folders([HOME])
+    found, problems = read_folders([HOME, SHARED], samples=False)
     problems += check_links(found)
     if problems:
         raise LibraryError(problems)
     return Library(dict(sorted(found.items())))
 
 
-def read_folders(folders: Iterable[str | Path]) -> tuple[dict[str, Signature], list[str]]:
-    """Signatures by id, and all problems; an id used twice among ``folders`` is a problem."""
+def read_folders(
+    folders: Iterable[str | Path], samples: bool = True
+) -> tuple[dict[str, Signature], list[str]]:
+    """Signatures by id, and all problems; an id used twice among ``folders`` is a problem.
+
+    Shapes are read first, whichever file declares them, and become known to readers of text.
+    ``samples`` False leaves out trying the samples of shapes, which is for tests.
+    """
     found: dict[str, Signature] = {}
     problems: list[str] = []
+    trees: list[tuple[Path, Tree, Problems]] = []
+    shapes: dict[str, tuple[Shape, ...]] = {}
     for path in _files(folders, problems):
-        signature, bad = read(path)
-        problems += bad
-        if signature is None:
+        own = Problems(str(path))
+        try:
+            tree = parse(path.read_text(encoding="utf-8"), own)
+        except (OSError, UnicodeDecodeError) as err:
+            own.add(0, f"cannot be read: {err}")
+            tree = None
+        if tree is None:
+            problems += own.found
+            continue
+        mine = _shapes(tree, own)
+        if mine:
+            shapes[str(path)] = mine
+            learn(str(path), mine)
+        if is_shared(tree):
+            problems += own.found
+        else:
+            trees.append((path, tree, own))
+    if samples:
+        problems += [text for mine in shapes.values() for text in check(mine)]
+    problems += check_together(shapes)
+    for path, tree, own in trees:
+        signature = _signature(Reader(tree, own, "a signature"), str(path))
+        problems += own.found
+        if own.found:
             continue
         if signature.id in found:
             first = found[signature.id].path
@@ -103,8 +142,22 @@ def read_text(text: str, path: str) -> tuple[Signature | None, list[str]]:
     tree = parse(text, problems)
     if tree is None:
         return None, problems.found
+    shapes = _shapes(tree, problems)
+    if shapes:
+        learn(path, shapes)
+        problems.found += [*check(shapes), *check_together({path: shapes})]
     signature = _signature(Reader(tree, problems, "a signature"), path)
     return (None, problems.found) if problems.found else (signature, [])
+
+
+def _shapes(tree: Tree, problems: Problems) -> tuple[Shape, ...]:
+    """What a file declares under ``shapes``, be it a signature or a shared file."""
+    if is_shared(tree):
+        return read_shared(tree, problems)
+    if not isinstance(tree.value, dict) or "shapes" not in tree.value:
+        return ()
+    only = Tree({"shapes": tree.value["shapes"]}, tree.line)
+    return read_shapes(Reader(only, problems, "a signature").items("shapes"), problems)
 
 
 def _signature(top: Reader, path: str) -> Signature:
@@ -146,7 +199,9 @@ def _signature(top: Reader, path: str) -> Signature:
         references=top.texts("references", required=True),
         cases=tuple(_case(item, top.problems) for item in top.items("tests", required=True)),
         path=path,
+        shapes=known_of(path),
     )
+    top.take("shapes")
     top.done()
     return out
 

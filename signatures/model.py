@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from fabwatch.watchdog.evidence.facts import Fact, Where
+from fabwatch.watchdog.evidence.shapes import Shape
 
 CONFIRMED_AT = 20.0
 """Decibans from which a signature is confirmed: 100 to 1."""
@@ -144,6 +145,7 @@ class Signature:
     references: tuple[str, ...] = ()
     cases: tuple[Case, ...] = ()
     path: str = ""
+    shapes: tuple[Shape, ...] = ()
 
     @property
     def blamed(self) -> str:

@@ -5,6 +5,7 @@ All answers are set operations, never loops over pairs, so that a thousand ranks
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -171,6 +172,26 @@ def _fits(fact: Fact, clue: Clue) -> bool | None:
         value = fact.get(key)
         if value is None:
             unsaid = True
-        elif text_of(value) not in wanted:
+        elif text_of(value) not in wanted and not any(_compares(value, one) for one in wanted):
             return False
     return None if unsaid else True
+
+
+_BOUND = re.compile(r"(>=|<=|>|<)\s*(-?\d+(?:\.\d+)?)")
+
+
+def _compares(value: Scalar, wanted: str) -> bool:
+    """Whether ``wanted`` is a bound such as ``>=3`` and ``value`` a number that keeps it."""
+    match = _BOUND.fullmatch(wanted)
+    if match is None:
+        return False
+    try:
+        have, limit = float(text_of(value)), float(match[2])
+    except ValueError:
+        return False
+    sign = match[1]
+    return (
+        (have > limit and ">" in sign)
+        or (have < limit and "<" in sign)
+        or (have == limit and "=" in sign)
+    )

@@ -25,7 +25,8 @@ NOTE = "<!-- Made by tools/docs.py; change what it is made from, then run `make 
 
 
 def facts() -> str:
-    """The table of facts."""
+    """The table of facts, those that shapes of the library make included."""
+    load()
     lines = [
         "# Facts",
         "",

@@ -16,6 +16,7 @@ from fabwatch.signatures.analysis import (
     normalise,
     processes,
     ras,
+    shaped,
     snapshots,
     stages,
     stall,
@@ -26,7 +27,7 @@ from fabwatch.signatures.analysis.roots import Scene
 from fabwatch.signatures.analysis.situation import assemble
 from fabwatch.watchdog.evidence.facts import Facts
 from fabwatch.watchdog.evidence.observations import ProcessState, RankStacks
-from fabwatch.watchdog.evidence.reading import Reading
+from fabwatch.watchdog.evidence.reading import Reading, versions_of
 from fabwatch.watchdog.evidence.vocabulary import SOURCES
 
 
@@ -83,6 +84,7 @@ def analyse(reading: Reading) -> Analysis:
         since,
         facts,
     )
+    shaped.say(reading.events, reading.errors, pids, versions_of(reading), facts)
     motion.advanced |= set(made.stale)
     _halt(made.situation, procs, deaths)
     rank_cites = _rank_cites(recorded, stage_cites, states)
@@ -205,7 +207,8 @@ def _stages(
                 merged = stage
                 cites[rank] = shot.source.cite(main.line or None)
             else:
-                names = merged.names | stage.names
+                around = merged.around | stage.around
+                names = (merged.names | stage.names) - around
                 primary = next((n for n in stages.ORDER if n in names), merged.primary)
                 merged = replace(
                     merged,
@@ -213,6 +216,7 @@ def _stages(
                     primary=primary,
                     op=merged.op or stage.op,
                     locals=merged.locals or stage.locals,
+                    around=around,
                 )
         if merged is not None:
             out[rank] = merged

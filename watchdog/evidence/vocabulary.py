@@ -29,6 +29,7 @@ SOURCES: dict[str, str] = {
     "environment": "environment variables, masked",
     "libraries": "versions of the libraries really mapped",
     "watch": "incident.json: what the watch saw of the job's rhythm",
+    "other-text": "any other text beside: output of a command, a script, notes",
 }
 
 
@@ -37,12 +38,14 @@ class Entry:
     """One fact name: meaning, and the sources that can show it.
 
     ``silent`` are those of ``seen_by`` that can show the fact but not deny it: a log without a
-    desync report says nothing about who lags.
+    desync report says nothing about who lags. ``fetch`` is how to get it, where no source's
+    general words would do.
     """
 
     says: str
     seen_by: tuple[str, ...]
     silent: tuple[str, ...] = ()
+    fetch: str = ""
 
     @property
     def denied_by(self) -> tuple[str, ...]:
@@ -313,3 +316,25 @@ VOCABULARY: dict[str, Entry] = {
     "gpu.xid": _e("the driver logged an Xid; code", "kernel-log"),
 }
 """Fact name -> entry. Names are ``noun.participle``; once released they do not change."""
+
+BASE = frozenset(VOCABULARY)
+"""Names that stand in this file; all others come from the shapes of the library."""
+
+
+def derive(name: str, entry: Entry) -> None:
+    """Add the fact of a shape; a further shape of it adds its sources.
+
+    A name of this file keeps its meaning and what can deny it, and gains sources that show it.
+    """
+    have = VOCABULARY.get(name)
+    if have is None:
+        VOCABULARY[name] = entry
+        return
+    more = tuple(source for source in entry.seen_by if source not in have.seen_by)
+    silent = more if name in BASE else tuple(s for s in entry.silent if s in more)
+    VOCABULARY[name] = Entry(
+        have.says or entry.says,
+        (*have.seen_by, *more),
+        (*have.silent, *silent),
+        have.fetch or entry.fetch,
+    )
