@@ -225,6 +225,8 @@ def _say_root(root: Root, built: Graph, scene: Scene, made: Assembled, facts: Fa
     elif root.kind == model.GPU_STALLED and root.stage == "device":
         say("collective.not-started", root.ranks)
         say("collective.incomplete", root.others)
+    elif root.kind == model.GPU_STALLED and root.stage == "device-sync" and root.sure:
+        say("gpu.kernel-running", root.ranks)
     elif root.kind == model.DEADLOCK:
         say("collective.deadlocked", root.ranks, why=root.why)
     elif root.kind == model.P2P_CYCLE:

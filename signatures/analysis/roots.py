@@ -128,6 +128,7 @@ def _of_rank(rank: int, sink: Sink, scene: Scene, node: OpNode | None) -> Root:
             root,
             kind=model.GPU_STALLED,
             stage="device-sync",
+            sure=rank in scene.firm.get(node.group, set()),
             why="waits for its own device with nothing of the group in flight",
         )
     firm = node is None or rank in scene.firm.get(node.group, set())

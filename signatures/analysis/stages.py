@@ -216,6 +216,8 @@ ORDER = (
 )
 """Which stage names a rank when its stack shows several, first one first."""
 
+_AROUND_DEVICE = frozenset({"dataloader", "checkpoint", "evaluation", "compile"})
+
 WAITING = frozenset({"p2p", "collective", "device-sync", "init"})
 """Stages in which a rank may be somebody else's victim."""
 
@@ -226,6 +228,8 @@ class Stage:
 
     ``frame`` is the innermost frame of the user's own code, else the innermost one of all.
     ``op`` is the collective or p2p function. ``locals`` are those of that function's frame.
+    ``around``: stages that a wait for the device stands in. Copying a batch to a GPU that hangs is
+    not a stall of the data loader.
     """
 
     names: frozenset[str]
@@ -233,6 +237,7 @@ class Stage:
     frame: Frame | None
     op: str = ""
     locals: tuple[tuple[str, str], ...] = ()
+    around: frozenset[str] = frozenset()
 
 
 def is_stdlib(frame: Frame) -> bool:
@@ -293,11 +298,15 @@ def _of(frame: Frame) -> Iterable[str]:
 def classify(frames: Sequence[Frame]) -> Stage:
     """The stage of a stack, innermost frame first."""
     names: set[str] = set()
+    outer: set[str] = set()  # of what stood around a wait for the device
     op = ""
     values: tuple[tuple[str, str], ...] = ()
     for position, frame in enumerate(frames):
         for name in _of(frame):
             if name in ("io", "sleep", "lock") and position > 8 and not is_user(frame):
+                continue
+            if "device-sync" in names and name in _AROUND_DEVICE:
+                outer.add(name)
                 continue
             names.add(name)
             if name in ("p2p", "collective") and not op:
@@ -308,7 +317,7 @@ def classify(frames: Sequence[Frame]) -> Stage:
         names.add("user-code")
     primary = next((name for name in ORDER if name in names), "")
     mine = next((f for f in frames if is_user(f)), frames[0] if frames else None)
-    return Stage(frozenset(names), primary, mine, op, values)
+    return Stage(frozenset(names), primary, mine, op, values, frozenset(outer))
 
 
 def of_thread(thread: ThreadStack | None) -> Stage:
