@@ -112,11 +112,16 @@ class Rig:
         pytest.fail(f"not within {seconds} s: {what}\n{self.problems()}\n{errors}")
 
     def close(self) -> None:
-        """End what was started here, whole sessions at a time."""
+        """End what was started here, also workers that went into sessions of their own."""
         for process in self.started:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait(10)
+        mark = f"FABWATCH_RUN_DIR={self.run_dir}".encode()
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if mark in (folder / "environ").read_bytes().split(b"\0"):
+                    os.kill(int(folder.name), signal.SIGKILL)
         shutil.rmtree(self.sockets, ignore_errors=True)
 
 
