@@ -10,7 +10,6 @@ from fabwatch.signatures.conclude import conclude
 from fabwatch.signatures.loader import load
 from fabwatch.signatures.model import Library
 from fabwatch.signatures.verdict import Timing, Verdict
-from fabwatch.watchdog.evidence.ledger import Ledger
 from fabwatch.watchdog.evidence.observations import Stall
 from fabwatch.watchdog.evidence.reading import Reading
 from fabwatch.watchdog.evidence.reading import versions_of as versions_of
@@ -30,7 +29,7 @@ def diagnose(reading: Reading, library: Library | None = None) -> Verdict:
         ledger=reading.ledger,
         notes=tuple(str(problem) for problem in reading.problems),
         ranks=ranks_of(reading),
-        timing=timing_of(stall, reading.ledger),
+        timing=timing_of(stall),
         recorded=recorded_ranks(reading),
     )
 
@@ -64,15 +63,14 @@ def recorded_ranks(reading: Reading) -> frozenset[int]:
     return frozenset(t.rank for t in reading.traces)
 
 
-def timing_of(stall: Stall | None, ledger: Ledger) -> Timing:
+def timing_of(stall: Stall | None) -> Timing:
     """How long detection and the first capture took, in seconds."""
     if stall is None or stall.detected is None:
         return Timing()
-    ends = [line.started + line.took for line in ledger if line.started and line.snapshot == 1]
-    first = [end for end in ends if end >= stall.detected]
+    captured = stall.captured
     return Timing(
         last_progress_to_detect_s=_seconds(stall.last_progress, stall.detected),
-        detect_to_captured_s=_seconds(stall.detected, max(first)) if first else None,
+        detect_to_captured_s=None if captured is None else _seconds(stall.detected, captured),
     )
 
 

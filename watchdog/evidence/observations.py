@@ -385,6 +385,7 @@ class Stall:
     still_ranks: tuple[int, ...] = ()
     moving_ranks: tuple[int, ...] = ()
     resolved: bool = False
+    captured: float | None = None  # end of the first capture
 
 
 @dataclass(frozen=True, slots=True)

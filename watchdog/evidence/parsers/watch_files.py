@@ -137,6 +137,7 @@ def _incident(artefact: Artefact, value: dict[str, Any]) -> Parsed:
         ranks_of(value.get("still_ranks")),
         ranks_of(value.get("moving_ranks")),
         value.get("resolved") is True,
+        _float(value.get("captured")),
     )
     out: list[Observation] = [stall]
     job = value.get("job")
