@@ -98,7 +98,7 @@ def read_folders(
         mine = _shapes(tree, own)
         if mine:
             shapes[str(path)] = mine
-            learn(str(path), mine)
+            learn(str(path), () if own.found else mine)
         if is_shared(tree):
             problems += own.found
         else:
@@ -144,7 +144,7 @@ def read_text(text: str, path: str) -> tuple[Signature | None, list[str]]:
         return None, problems.found
     shapes = _shapes(tree, problems)
     if shapes:
-        learn(path, shapes)
+        learn(path, () if problems.found else shapes)
         problems.found += [*check(shapes), *check_together({path: shapes})]
     signature = _signature(Reader(tree, problems, "a signature"), path)
     return (None, problems.found) if problems.found else (signature, [])

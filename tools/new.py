@@ -77,6 +77,14 @@ reproduce: ""
 applies_to: {{nccl: "", torch: "", arch: ""}}
 summary: |
   TODO what happened, in two or three sentences, and who is innocent.
+# A line that states it. Leave `shapes` out if every fact exists (docs/facts.md).
+shapes:
+  - fact: log.{name}
+    says: TODO what the line means
+    sources: [job-log, nccl-log]
+    regex: 'TODO with (?P<rank>\\d{{1,7}}) and bounds such as .{{0,80}}'
+    sample: ["TODO a line as the software writes it"]
+    never: ["TODO a look-alike line that means something else"]
 clues:
   - fact: TODO
     name: blamed
