@@ -33,17 +33,13 @@ fi
     "$PYTHON" -m venv --clear "$VENV"
 pip=("$VENV/bin/python" -m pip --disable-pip-version-check)
 
-# ---- torch first, and the CPU build: the default Linux wheel brings gigabytes of CUDA
+# ---- torch first: the version the tests are written for; TORCH_INDEX names an index of CPU builds
+# (the default wheel for Linux may bring gigabytes of CUDA libraries, which nothing here needs)
 if ! "$VENV/bin/python" -c "import importlib.metadata as m, sys
 sys.exit(m.version('torch').split('+')[0] != '$TORCH')" 2>/dev/null; then
-    index=()
-    plan="$("${pip[@]}" install --quiet --dry-run --no-deps --ignore-installed --report - "torch==$TORCH" 2>/dev/null || true)"
-    if [ -z "$plan" ] || grep -qE '"(nvidia-|cuda-|triton)' <<<"$plan"; then
-        index=(--index-url "${TORCH_INDEX:-https://download.pytorch.org/whl/cpu}" --extra-index-url "${PIP_INDEX_URL:-https://pypi.org/simple}")
-    fi
-    say "torch $TORCH, the CPU build"
-    "${pip[@]}" install --quiet "${index[@]}" "torch==$TORCH" ||
-        die "torch $TORCH could not be installed; install a CPU build into $VENV by hand and try again"
+    say "torch $TORCH"
+    "${pip[@]}" install --quiet ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} "torch==$TORCH" ||
+        die "torch $TORCH could not be installed; install it into $VENV by hand and try again"
 fi
 
 say "fabwatch and what its tests need"

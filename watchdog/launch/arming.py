@@ -14,7 +14,7 @@ BUFFER = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 DUMP_FILE = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 TIMING = ("TORCH_NCCL_ENABLE_TIMING", "NCCL_ENABLE_TIMING")
 PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
-OURS = ("FABWATCH_RUN_DIR", "FABWATCH_RUN_ID", "FABWATCH_SOCKETS")
+OURS = ("FABWATCH_RUN_DIR", "FABWATCH_RUN_ID", "FABWATCH_SOCKETS", "FABWATCH_OLD_NAMES")
 
 _SHOWN = frozenset({*BUFFER, *DUMP_FILE, *TIMING, PIPE, "TORCH_NCCL_DUMP_ON_TIMEOUT"}) | {
     "NCCL_RAS_ADDR",
@@ -111,6 +111,8 @@ def arm(
     # a file without entries), and 2.8-2.10 makes the pipe only where the OLD name is above 0:
     # both are set, or neither.
     put_unless(BUFFER, FR_ENTRIES)
+    if options.probe and not user_has(*BUFFER):
+        put("FABWATCH_OLD_NAMES", BUFFER[1], "the probe takes it back where torch warns about it")
     off = next((n for n in BUFFER if environ.get(n, "").strip() in ("0", "00")), "")
     if off:
         reason = f"{off}=0 switches the flight recorder off"

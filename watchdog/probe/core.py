@@ -371,8 +371,24 @@ def _begin(finder: hook.WaitForTorch | None) -> None:
     threading.Thread(target=_probe.run, name="fabwatch-probe", daemon=True).start()
 
 
+def _drop_old_names() -> None:
+    """Take back armed names that this torch merely warns about (2.11 and later).
+
+    Only the rank knows its torch, and nothing has read the variables yet. What the user set is
+    not in FABWATCH_OLD_NAMES.
+    """
+    try:
+        version = str(sys.modules["torch.version"].__version__).split(".")
+        if (int(version[0]), int(version[1])) >= (2, 11):
+            for name in os.environ.get("FABWATCH_OLD_NAMES", "").split(","):
+                os.environ.pop(name, None)
+    except Exception as error:
+        hook.problem(f"old names stay: {error!r}")
+
+
 def start(finder: hook.WaitForTorch | None) -> None:
     """Begin in this process: torch.distributed has just been imported."""
+    _drop_old_names()
     _begin(finder)
     atexit.register(_at_exit)
     os.register_at_fork(after_in_child=_after_fork_in_child)
