@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,6 +19,9 @@ from fabwatch.chaos.drills.cells import Cell
 
 FROZEN_WITHIN_S = 10.0
 """Evidence must be on disk so soon after the last progress."""
+
+THAW_AFTER_S = 20.0
+"""A frozen rank is let go so long after its peers' time-out."""
 
 
 @dataclass
@@ -81,7 +85,12 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _strike_from_outside(
-    cell: Cell, culprit: int, state: Path, stack: contextlib.ExitStack, until: float
+    cell: Cell,
+    culprit: int,
+    state: Path,
+    stack: contextlib.ExitStack,
+    until: float,
+    thaw_after: float,
 ) -> None:
     """Faults that need a cgroup: wait for the moment, then strike."""
 
@@ -102,6 +111,12 @@ def _strike_from_outside(
             cgroups.move(path, pid)
             wait_for("fault.at")
             cgroups.freeze(path, v2)
+            # A frozen process cannot even be killed in a version 1 freezer: without this the bare
+            # job would never end either.
+            thaw = threading.Timer(thaw_after, cgroups.thaw, (path, v2))
+            thaw.daemon = True
+            thaw.start()
+            stack.callback(thaw.cancel)
 
 
 def run(cell: Cell, culprit: int | None, folder: Path, setting: Setting | None = None) -> Outcome:
@@ -135,7 +150,9 @@ def run(cell: Cell, culprit: int | None, folder: Path, setting: Setting | None =
         )
         try:
             if culprit is not None:
-                _strike_from_outside(cell, culprit, state, stack, deadline)
+                _strike_from_outside(
+                    cell, culprit, state, stack, deadline, setting.timeout + THAW_AFTER_S
+                )
             job.wait(timeout=max(1.0, deadline - time.monotonic()))
         except (subprocess.TimeoutExpired, TimeoutError) as err:
             result.wrong.append(f"the job did not end: {err}")
