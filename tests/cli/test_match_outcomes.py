@@ -186,3 +186,25 @@ def test_a_terminal_without_unicode_is_not_sent_any(run, tmp_path):
     )  # fmt: skip
     assert done.returncode == 0
     assert done.stdout.isascii()
+
+
+def test_a_broken_signature_of_the_user_s_does_not_cost_the_diagnosis_of_a_live_hang(tmp_path):
+    place = incident(tmp_path / "run", "0001", states=("S (sleeping)", "T (stopped)"))
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "bad.yaml").write_text("schema: 1\nid: Not An Id\n")
+    live = match(tmp_path, "--write", "--incident", place, "--signatures", mine)
+    assert "bad.yaml:" in live.stderr
+    assert "fabwatch's own signatures only" in live.stderr
+    assert json.loads((place / "verdict.json").read_text())["outcome"] == "diagnosed"
+
+
+def test_by_hand_a_broken_signature_is_a_usage_error_with_its_place(tmp_path):
+    place = incident(tmp_path / "run", "0001", states=("S (sleeping)", "T (stopped)"))
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "bad.yaml").write_text("schema: 1\nid: Not An Id\n")
+    by_hand = match(tmp_path, place, "--signatures", mine)
+    assert by_hand.returncode == 2
+    assert "bad.yaml:" in by_hand.stderr
+    assert not (place / "verdict.json").exists()

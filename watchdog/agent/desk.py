@@ -90,6 +90,7 @@ class Desk:
         self.say = say
         self.match = match or python("-m", "fabwatch", "match")
         self.color = False
+        self.columns: int | None = None  # of the terminal that the screen goes to
         self.signatures: str | None = None
         self.current: Incident | None = None
         self.all: list[Incident] = []
@@ -428,6 +429,8 @@ class Desk:
             self._pause = time.monotonic()
             return
         extra = {"FABWATCH_SIGNATURES": self.signatures} if self.signatures else {}
+        if self.columns:
+            extra["COLUMNS"] = str(max(self.columns - len("fabwatch: "), 40))
         color = ["--color"] if self.color else []
         left = len(words)
 

@@ -78,7 +78,8 @@ class Agent:
         if holder is not None:
             self.watch.finder.skip.add(holder.pid)
         self.desk = Desk(run_dir, self.watch, self.tasks, self.captures, holder, log, self._say)
-        self.desk.color = _colourful(self.options.stub_pid)
+        self.desk.columns = _columns(self.options.stub_pid)
+        self.desk.color = self.desk.columns is not None and _wants_color()
         self.desk.signatures = self.options.signatures
         self.desk.on_diagnosed = self._diagnosed
         self.control: ControlSocket | None = None
@@ -535,12 +536,21 @@ def _remove_sockets(path: str) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _colourful(stub: int | None) -> bool:
-    """Whether the stub's stderr is a terminal that wants colours."""
-    if stub is None or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
-        return False
+def _columns(stub: int | None) -> int | None:
+    """Columns of the terminal behind the stub's stderr, None if it is none."""
+    if stub is None:
+        return None
     try:
-        target = os.readlink(f"/proc/{stub}/fd/2")  # noqa: PTH115 - a magic link
+        fd = os.open(f"/proc/{stub}/fd/2", os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK)
     except OSError:
-        return False
-    return target.startswith(("/dev/pts/", "/dev/tty", "/dev/console"))
+        return None
+    try:
+        return os.get_terminal_size(fd).columns if os.isatty(fd) else None
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def _wants_color() -> bool:
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

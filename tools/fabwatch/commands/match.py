@@ -22,11 +22,16 @@ if TYPE_CHECKING:
     help="How many signatures to name.  [default: all in JSON]",
 )
 @click.option(
-    "--signatures", "folder", metavar="DIR", help="Signatures to try beside fabwatch's own."
+    "--signatures",
+    "folder",
+    metavar="DIR",
+    envvar="FABWATCH_SIGNATURES",
+    help="Signatures to try beside fabwatch's own.",
 )
 @click.option("--write", is_flag=True, hidden=True)
 @click.option("--incident", metavar="DIR", hidden=True)
 @click.option("--run", "run_dir", metavar="DIR", hidden=True)
+@click.option("--color", "colored", is_flag=True, hidden=True, help="Where it goes is a terminal.")
 def command(
     paths: tuple[str, ...],
     as_json: bool,
@@ -35,6 +40,7 @@ def command(
     write: bool,
     incident: str | None,
     run_dir: str | None,
+    colored: bool,
 ) -> None:
     """Diagnose what is in PATH: a run, an incident, any directory, an archive, a log, or `-`.
 
@@ -54,7 +60,7 @@ def command(
         if not paths:
             raise click.UsageError("which evidence? give a run, a directory, a log, or - for stdin")
         verdict, place = _diagnosed(paths, folder), _place(paths)
-    raise SystemExit(_show(verdict, place, as_json, top, live=write))
+    raise SystemExit(_show(verdict, place, as_json, top, live=write, colored=colored))
 
 
 def _diagnosed(paths: tuple[str, ...], folder: str | None) -> Verdict:
@@ -115,6 +121,7 @@ def _written(folder: Path, is_run: bool, signatures: str | None) -> tuple[Verdic
 
     if not folder.is_dir():
         raise click.UsageError(f"{folder}: no such directory")
+    signatures = _usable(signatures)
     verdict, place = (
         of_run(folder, signatures)
         if is_run
@@ -126,6 +133,18 @@ def _written(folder: Path, is_run: bool, signatures: str | None) -> tuple[Verdic
     except OSError as err:
         click.echo(f"fabwatch: cannot write the verdict into {folder}: {err}", err=True)
     return verdict, place
+
+
+def _usable(folder: str | None) -> str | None:
+    """The user's folder if all in it is sound, else None: a hang is diagnosed all the same."""
+    if folder is None:
+        return None
+    try:
+        library_of(folder)
+    except SystemExit:
+        click.echo("fabwatch: diagnosed with fabwatch's own signatures only", err=True)
+        return None
+    return folder
 
 
 def of_run(run: Path, signatures: str | None) -> tuple[Verdict, str]:
@@ -175,7 +194,9 @@ def _timed(verdict: Verdict, incident: Path) -> Verdict:
     return msgspec.structs.replace(verdict, timing=timing)
 
 
-def _show(verdict: Verdict, place: str, as_json: bool, top: int | None, live: bool) -> int:
+def _show(
+    verdict: Verdict, place: str, as_json: bool, top: int | None, live: bool, colored: bool
+) -> int:
     """Print the verdict; return the exit code that goes with it."""
     import time
 
@@ -192,14 +213,15 @@ def _show(verdict: Verdict, place: str, as_json: bool, top: int | None, live: bo
         from fabwatch.signatures.report.screen import screen
 
         how = terminal()
+        color = how.color or colored
         text = screen(
             verdict,
             place,
             width=how.width,
-            color=how.color,
+            color=color,
             unicode=how.unicode,
             now=time.time() if live else None,
             more="in summary.md" if live else "with --json",
         )
-        click.echo(text, nl=False, color=how.color)
+        click.echo(text, nl=False, color=color)
     return EXIT_CODES[verdict.outcome]
