@@ -283,6 +283,13 @@ def links(folder):
     return found
 
 
+def listening(path):
+    """The inode of the socket that listens at ``path`` (accepted connections bear its name too)."""
+    table = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
+    (inode,) = [row[6] for row in table if row[-1] == path and row[3] == "00010000"]
+    return inode
+
+
 def test_the_servers_threads_hold_no_file_of_the_job_and_take_no_signal(rig):
     """Else a pipe would never end, and a signal's wake-up byte would be lost."""
     job, page = alone(rig, "ends = os.pipe()\nwait('end')\n")
@@ -299,9 +306,35 @@ def test_the_servers_threads_hold_no_file_of_the_job_and_take_no_signal(rig):
                 assert int(blocked, 16) >> (number - 1) & 1
             assert not int(blocked, 16) >> (signal.SIGSEGV - 1) & 1
     assert private, rig.problems()
-    table = Path("/proc/net/unix").read_text().splitlines()
-    (inode,) = [line.split()[6] for line in table if line.endswith(page.server)]
+    inode = listening(page.server)
     assert f"socket:[{inode}]" not in links(process / "fd").values()
+
+
+@pytest.mark.parametrize(
+    ("patch", "private"),
+    [
+        ("quiet._CLOSE_RANGE = 100_000", True),
+        ("quiet._own_files = lambda libc: False", False),
+    ],
+    ids=["kernel before 5.9", "unshare forbidden"],
+)
+def test_on_old_kernels_and_under_filters_the_server_is_as_quiet(rig, patch, private):
+    """Without a file table of its own it is torch's log level that keeps it quiet."""
+    text = f"""
+import sys, time, torch.distributed as d
+quiet = sys.modules["_fabwatch_probe.quiet"]
+{patch}
+d.init_process_group("gloo", store=d.HashStore(), rank=0, world_size=1)
+time.sleep(60)
+"""
+    job = rig.start(sys.executable, rig.script(text), env=rig.env(**RANK0))
+    page = rig.until(lambda: (p := rig.page(job.pid)) and p.server and p, "a server")
+    assert post(page.server, "ping")[0] == 200
+    assert ("shares the job's file table" in rig.problems()) is not private
+    inode = listening(page.server)
+    mine = links(Path("/proc", str(job.pid), "fd")).values()
+    assert (f"socket:[{inode}]" in mine) is not private
+    assert job.outputs[1].read_text() == ""
 
 
 def test_signals_wake_the_jobs_event_loop_as_ever(rig):
