@@ -89,6 +89,7 @@ def _shape(tree: Tree, problems: Problems) -> Shape:
         says=reader.text("says"),
         fetch=reader.text("fetch"),
         victim=reader.flag("victim"),
+        background=reader.flag("background"),
         silent=reader.flag("silent"),
         only=reader.flag("only"),
         where=_where(reader, pattern),

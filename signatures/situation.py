@@ -61,6 +61,9 @@ WRONG = AT_ONCE | frozenset(
         "gpu.duplicated",
         "network.error-reported",
         "storage.stalled",
+        "collective.mismatch-reported",
+        "wait.reported",
+        "init.incomplete",
     }
 )
 """Facts that no healthy job shows."""

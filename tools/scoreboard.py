@@ -1,4 +1,4 @@
-"""Score the matcher on labelled evidence: python tools/scoreboard.py [FOLDER...] [--json] [--write].
+"""Score the matcher on labelled evidence: tools/scoreboard.py [FOLDER...] [--json] [--write].
 
 Each case is a folder with a ``truth.json``. Right is: an acceptable id first and diagnosed; for a
 case that evidence cannot decide, no diagnosis (or an acceptable one). ``--shuffle SEED`` changes
@@ -121,6 +121,8 @@ def judge(case: Case, verdict: Verdict) -> Score:
         else:
             out.result = "right" if standing[0] in case.right else "wrong"
         out.in_three = out.in_three or out.result == "right"
+    elif verdict.outcome == "cannot-tell" and first_right and not verdict.signatures[0].decided:
+        out.result = "right"  # the label itself is a state without a cause
     elif diagnosed:
         out.result = "right" if standing[0] in case.right else "wrong"
     elif verdict.outcome == "healthy":

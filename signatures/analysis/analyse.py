@@ -12,16 +12,19 @@ from fabwatch.signatures.analysis import (
     exits,
     findings,
     graph,
+    links,
     logs,
     normalise,
     processes,
     ras,
+    reported,
     shaped,
     snapshots,
     stages,
     stall,
 )
 from fabwatch.signatures.analysis.judge import judge
+from fabwatch.signatures.analysis.mismatch import family
 from fabwatch.signatures.analysis.model import Analysis, Doubt, HangGraph
 from fabwatch.signatures.analysis.roots import Scene
 from fabwatch.signatures.analysis.situation import assemble
@@ -85,6 +88,10 @@ def analyse(reading: Reading) -> Analysis:
         facts,
     )
     shaped.say(reading.events, reading.errors, pids, versions_of(reading), facts)
+    reported.say(reading.events, pids, facts)
+    links.look(reading.links, reading.events, pids, hosts, waits, facts)
+    old = ras.say_old_differences(report, _recent(recorded), facts)
+    motion.advanced |= set(old)
     motion.advanced |= set(made.stale)
     _halt(made.situation, procs, deaths)
     rank_cites = _rank_cites(recorded, stage_cites, states)
@@ -278,6 +285,14 @@ def _halt(situation: graph.Situation, procs: processes.Processes, deaths: exits.
     victims = {r for r, d in deaths.gone.items() if r not in first and d.spoke}
     situation.absent = situation.absent - victims - situation.halted
     situation.inside = situation.inside | (victims - set(situation.heads))
+
+
+def _recent(recorded: normalise.Recorded) -> dict[int, list[str]]:
+    """Rank -> its recorded collectives as RAS spells them, without spelling of buffers."""
+    return {
+        rank: [family(op.op).replace("_", "") for op in log.trace.ops if not op.is_p2p]
+        for rank, log in recorded.logs.items()
+    }
 
 
 def _rank_cites(

@@ -48,7 +48,14 @@ _WORKER_KILLED = re.compile(
 _WORKER_GONE = ("ConnectionResetError", "ConnectionRefusedError", "EOFError", "BrokenPipeError")
 """What a rank sees of a worker that died while it was asked for a tensor's file descriptor."""
 _WORKER_FAILED = re.compile(r"Caught \w+ in DataLoader worker process")
-_CUDA_OOM = re.compile(r"CUDA out of memory|CUDA error: out of memory|OutOfMemoryError")
+_CUDA_OOM = re.compile(
+    r"CUDA out of memory(?!\. Tried to allocate more than 1EB)|CUDA error: out of memory"
+    r"|OutOfMemoryError(?!.{0,40}Tried to allocate more than 1EB)",
+    re.S,
+)
+_GARBAGE_SIZE = re.compile(r"Tried to allocate more than 1EB memory")
+"""A size that never arrived: what was received is no number, and no memory was short."""
+_OURS = re.compile(r"^(?:python|pt_|ray::|torchrun|VLLM|vllm|accelerate|deepspeed|mpi)")
 _STICKY = re.compile(
     r"CUDA error: (an illegal memory access|device-side assert|unspecified launch failure"
     r"|misaligned address|uncorrectable ECC|an illegal instruction)|CUBLAS_STATUS_EXECUTION_FAILED"
@@ -111,7 +118,8 @@ def is_consequent(error: PythonError) -> bool:
         return False
     if error.type.rsplit(".", 1)[-1] in _CONSEQUENT_TYPES:
         return True
-    return bool(CONSEQUENT.search(f"{error.type}: {error.text}"))
+    text = f"{error.type}: {error.text}"
+    return bool(CONSEQUENT.search(text) or _GARBAGE_SIZE.search(text))
 
 
 def normal_exit(one: Exit) -> tuple[int | None, int | None]:
@@ -241,9 +249,43 @@ def _oom_ranks(
             out[who] = (*out.get(who, ()), event.cite)
             memcg = "memcg" in event.text.lower() or "cgroup" in event.text.lower()
             scope.setdefault(who, "cgroup" if memcg else "global")
+    _unclaimed_oom(events, out, facts)
     for rank, cites in sorted(out.items()):
         facts.add(fact("process.oom-killed", ranks=[rank], cites=cites, scope=scope[rank]))
     return out
+
+
+def _unclaimed_oom(
+    events: Iterable[LogEvent], claimed: Mapping[int, tuple[str, ...]], facts: Facts
+) -> None:
+    """Kernel kills of a process that looks like the job's, though no pid says whose it was.
+
+    The kernel writes pids of the host, which containers do not know.
+    """
+    if claimed:
+        return
+    kills: dict[str, list[LogEvent]] = defaultdict(list)
+    scope: dict[str, str] = {}
+    for event in events:
+        if event.source.kind != "kernel-log" or "oom" not in event.kind.lower():
+            continue
+        host = event.host or ""
+        text = event.text.lower()
+        if "cgroup" in text or "memcg" in text or event.get("scope") == "cgroup":
+            scope[host] = "cgroup"
+        name = re.search(r"(?:[Kk]illed? process \d+,? \(|task=|^)([\w:.\-/]+)", event.text)
+        if name and _OURS.match(name[1]):
+            kills[host].append(event)
+    for host, seen in kills.items():
+        facts.add(
+            fact(
+                "process.oom-killed",
+                hosts=[host] if host else [],
+                cites=[event.cite for event in seen[:6]],
+                scope=scope.get(host, "global"),
+                said_by="kernel",
+            )
+        )
 
 
 def _death(

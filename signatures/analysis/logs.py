@@ -20,6 +20,8 @@ _PRINT = re.compile(
     r"OpType=(?P<op>\w+)(?:.*?TensorShape=\[(?P<shape>[^\]]*)\])?(?:.*?TensorDtypes=(?P<dtype>\w+))?"
 )
 _SEQ = re.compile(r"SequenceNumber=(\d+)")
+_SAME_SIZES = frozenset({"all_reduce", "broadcast", "reduce"})
+"""Operations whose input has one size on all ranks."""
 
 
 @dataclass(slots=True)
@@ -67,6 +69,7 @@ def _ranks(text: str) -> list[int]:
 def read(events: Iterable[LogEvent], facts: Facts) -> Logs:
     """Collect log marks, fingerprints and time-outs; add their facts."""
     out = Logs()
+    events = list(events)
     prints: dict[int, tuple[str, str]] = {}
     for event in events:
         _timeout(event, out)
@@ -76,6 +79,8 @@ def read(events: Iterable[LogEvent], facts: Facts) -> Logs:
             event.get("got") and event.get("want") and "gloo" in event.kind
         ):
             out.preamble.append(event)
+        if event.kind == "detail.mismatch":
+            _reported(event, facts)
         if event.get("fa") and event.get("fb"):
             for side in "ab":
                 rank = _int(event.get(side))
@@ -94,7 +99,9 @@ def read(events: Iterable[LogEvent], facts: Facts) -> Logs:
                 cites=out.barrier_missing.values(),
             )
         )
-    _fingerprints(prints, out)
+    _fingerprints(prints, out, facts)
+    if not out.splits:
+        _watchdog_splits(events, out)
     if out.timeouts:
         ranks = [r for e in out.timeouts if (r := _rank(e)) is not None]
         ms = [m for e in out.timeouts if (m := _int(_first(e, "timeout_ms", "ms"))) > 0]
@@ -172,13 +179,13 @@ def _marks(event: LogEvent, out: Logs) -> None:
         found.numel = numel if numel >= 0 else None
 
 
-def _fingerprints(prints: dict[int, tuple[str, str]], out: Logs) -> None:
+def _fingerprints(prints: dict[int, tuple[str, str]], out: Logs, facts: Facts) -> None:
     if len(prints) < 2:
         return
     out.split_cites = tuple(dict.fromkeys(cite for _, cite in prints.values()))
     parsed = {r: m for r, (text, _) in prints.items() if (m := _PRINT.search(text))}
-    seqs = [int(m[1]) for text, _ in prints.values() if (m := _SEQ.search(text))]
-    seq = min(seqs, default=-1)
+    numbers = {r: int(m[1]) for r, (text, _) in prints.items() if (m := _SEQ.search(text))}
+    seq = min(numbers.values(), default=-1)
     ops = {r: family(normal_op(m["op"])) for r, m in parsed.items()}
     op = next(iter(ops.values()), "")
     aspects: list[tuple[str, dict[int, str]]] = [
@@ -189,6 +196,58 @@ def _fingerprints(prints: dict[int, tuple[str, str]], out: Logs) -> None:
     for aspect, values in aspects:
         if found := split("0", seq, op, aspect, values, True):
             out.splits.append(found)
+            return
+    if len(set(numbers.values())) > 1:
+        facts.add(
+            fact("collective.numbers-differ", ranks=numbers, cites=out.split_cites, op=op,
+                 low=seq, high=max(numbers.values()))
+        )  # fmt: skip
+
+
+def _reported(event: LogEvent, facts: Facts) -> None:
+    """A refusal of torch's DETAIL checks as such; old versions do not say what peers called."""
+    match = _PRINT.search(event.get("fa"))
+    rank = _int(event.get("a"))
+    facts.add(
+        fact(
+            "collective.mismatch-reported",
+            ranks=[rank] if rank >= 0 else [],
+            cites=[event.cite],
+            op=normal_op(match["op"]) if match else "",
+            both=bool(event.get("fb")),
+        )
+    )
+
+
+def _watchdog_splits(events: Iterable[LogEvent], out: Logs) -> None:
+    """Time-out lines of several ranks about one number that name different operations or sizes.
+
+    A rank of another group may have the same number, so groups must be known to be the same, or
+    nothing may speak of more than one.
+    """
+    at: dict[int, dict[int, tuple[str, int, str]]] = defaultdict(dict)
+    groups = {g for _, g in out.marks}
+    for event in events:
+        if not event.kind.endswith("watchdog-timeout") or not event.get("seq").isdigit():
+            continue
+        rank = _rank(event)
+        if rank is not None:
+            numel = _int(event.get("numel_in"))
+            at[int(event.get("seq"))][rank] = (normal_op(event.get("op")), numel, event.cite)
+    if len(groups - {"0", "default_pg"}) > 0:
+        return
+    for seq, seen in sorted(at.items()):
+        if len(seen) < 2:
+            continue
+        ops = {r: family(op) for r, (op, _, _) in seen.items()}
+        cites = tuple(cite for _, _, cite in seen.values())
+        found = split("0", seq, next(iter(ops.values())), "type", ops, True)
+        if found is None and set(ops.values()) <= _SAME_SIZES:
+            sizes = {r: n for r, (_, n, _) in seen.items() if n >= 0}
+            found = split("0", seq, next(iter(ops.values())), "size", sizes, True)
+        if found is not None:
+            out.splits.append(found)
+            out.split_cites = cites
             return
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fabwatch.signatures.analysis.mismatch import vote
@@ -21,6 +21,7 @@ class CommCounts:
     polls: int = 1
     frozen: bool = False
     cites: tuple[str, ...] = ()
+    counts: tuple[dict[int, dict[str, int]], ...] = ()
 
 
 @dataclass(slots=True)
@@ -96,7 +97,8 @@ def _one(
     cites = tuple(cite for cite, _ in seen)
     totals = {rank: sum(n for _, n in counts) for rank, counts in last.items()}
     op, low, high = _differing(last)
-    out.comms.append(CommCounts(name, size, totals, op, len(seen), frozen, cites))
+    counts = tuple({rank: dict(n) for rank, n in one.items()} for _, one in seen)
+    out.comms.append(CommCounts(name, size, totals, op, len(seen), frozen, cites, counts))
     if len(seen) > 1:
         (out.frozen if frozen else out.advanced).update(last)
     if op and frozen:
@@ -125,3 +127,60 @@ def _differing(counts: Mapping[int, tuple[tuple[str, int], ...]]) -> tuple[str, 
         if max(values) - min(values) > best[2] - best[1]:
             best = (op, min(values), max(values))
     return best
+
+
+_SETTLED = 16
+"""So many later operations without the one in question make a difference of counts an old one."""
+
+
+def say_old_differences(
+    ras: Ras, recent: Mapping[int, Sequence[str]], facts: Facts
+) -> dict[int, tuple[str, ...]]:
+    """Counts of one operation that differ for good while the job goes on: a call went astray.
+
+    A difference in one poll may be a rank that is first by a moment. It is old when it stays while
+    other counts grow, or when the recorders' last operations (``recent``, by rank, names as RAS
+    spells them in lower case without underscores) do not hold the operation at all.
+    """
+    out: dict[int, tuple[str, ...]] = {}
+    for comm in ras.comms:
+        last = comm.counts[-1]
+        if len(last) < 2:
+            continue
+        for op in sorted({name for one in last.values() for name in one}):
+            values = {rank: one.get(op, 0) for rank, one in last.items()}
+            if len(set(values.values())) < 2 or not _old(comm, op, values, recent):
+                continue
+            ranks, tie = vote(values)
+            table = "; ".join(f"rank {r}: {op} {n}" for r, n in sorted(values.items())[:8])
+            facts.add(
+                fact(
+                    "collective.type-mismatched",
+                    ranks=ranks,
+                    cites=comm.cites,
+                    op=op,
+                    tie=tie,
+                    values=table,
+                    finished=True,
+                    said_by="ras",
+                )
+            )
+            out.update(dict.fromkeys(ranks, comm.cites))
+    return out
+
+
+def _old(
+    comm: CommCounts,
+    op: str,
+    values: Mapping[int, int],
+    recent: Mapping[int, Sequence[str]],
+) -> bool:
+    name = op.lower()
+    if all(len(recent.get(rank, ())) >= _SETTLED for rank in values):
+        return not any(name in recent[rank] for rank in values)
+    if len(comm.counts) < 2:
+        return False
+    first, last = comm.counts[0], comm.counts[-1]
+    same = all(first.get(rank, {}).get(op, 0) == n for rank, n in values.items())
+    grown = all(sum(last[r].values()) > sum(first.get(r, {}).values()) + 1 for r in values)
+    return same and grown

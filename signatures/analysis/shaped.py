@@ -119,7 +119,7 @@ def _varying(value: Scalar) -> bool:
 
 def _ordered(found: list[_Seen], facts: Facts) -> None:
     """State them. ``order`` counts from 1 among the causes; ``first`` is a cause with order 1."""
-    causes = [one for one in found if not one.shape.victim]
+    causes = [one for one in found if not (one.shape.victim or one.shape.background)]
     timed = all(one.when is not None for one in causes)
     starts: dict[str, list[tuple[float, int]]] = defaultdict(list)
     for one in causes:
@@ -141,9 +141,9 @@ def _fact(one: _Seen, order: int) -> Fact:
     details: dict[str, Scalar] = {
         **one.details,
         "count": one.count,
-        "order": order,
-        "first": order == 1 and not one.shape.victim,
     }
+    if not one.shape.background:
+        details |= {"order": order, "first": order == 1 and not one.shape.victim}
     if one.when is not None:
         details["when"] = one.when
     if one.shape.victim:

@@ -28,8 +28,15 @@ def module_of(parser: object) -> str:
 
 
 def as_text(parsed: Parsed) -> str:
-    """One line for each thing that was read, readable in a difference."""
-    lines = [repr(one) for one in parsed.observations]
+    """One line for each thing that was read, readable in a difference.
+
+    Lines that a shape of the library finds have samples of their own.
+    """
+    lines = [
+        repr(one)
+        for one in parsed.observations
+        if not getattr(one, "kind", "").startswith("shape:")
+    ]
     lines += [f"error: {one}" for one in parsed.errors]
     lines += [f"looked: {one.kind} rank={one.rank} host={one.host}" for one in parsed.looked]
     return "\n".join(lines) + "\n"

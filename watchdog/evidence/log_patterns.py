@@ -128,10 +128,11 @@ PATTERNS: tuple[Pattern, ...] = (
     # ---- DETAIL, monitored barrier
     _p("detail.mismatch", "Detected mismatch between collectives on ranks",
        r"Detected mismatch between collectives on ranks\. Rank (?P<a>\d+) is running "
-       r"(?:inconsistent )?collective: CollectiveFingerPrint\((?P<fa>.*?)\)"
-       r"(?:(?:, but|\.) ?Rank (?P<b>\d+) is running (?:inconsistent )?collective: "
-       r"CollectiveFingerPrint\((?P<fb>.*?)\)(?=\.|$|,|\)))?"
-       r"(?:.*?Collectives differ in the following aspects:\s*(?P<aspects>.{0,400}))?",
+       r"(?:inconsistent )?collective: CollectiveFingerPrint\("
+       r"(?P<fa>(?:(?!(?:, but|\.) ?Rank \d).){0,1500}?)\)"
+       r"(?:(?:(?:, but|\.) ?Rank (?P<b>\d+) is running (?:inconsistent )?collective: "
+       r"CollectiveFingerPrint\((?P<fb>.{0,1500}?)\)(?=\.\s?Collectives|\.?$))|\.?$|(?=\.\s?Coll))"
+       r"(?:\.?\s?Collectives differ in the following aspects:\s*(?P<aspects>.{0,400}))?",
        "ranks a and b call different collectives: fa, fb, aspects"),
     _p("monitored-barrier.failed", "failed to pass monitoredBarrier",
        r"\[Rank 0\]: Ranks? (?P<ranks>[\d, ]+) failed to pass monitoredBarrier in (?P<ms>\d+) ms",

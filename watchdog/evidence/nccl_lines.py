@@ -45,6 +45,10 @@ NCCL_PATTERNS: tuple[NcclPattern, ...] = (
        r"comm (?P<comm>0x[0-9a-f]+) rank (?P<rank>\d+) n[rR]anks (?P<nranks>\d+) cudaDev "
        r"(?P<cuda_dev>\d+) busId (?P<bus>[0-9a-f]+) - (?P<what>Destroy|Abort|Revoke) "
        r"(?P<state>START|COMPLETE)"),
+    _n("call", ": opCount ",
+       r"^(?P<op>[A-Z]\w{2,30}): opCount (?P<opcount>[0-9a-f]+) sendbuff \S+ recvbuff "
+       r"(?:\S+|\(nil\)) (?:acc \S+ )?count (?P<elements>\d+) datatype (?P<datatype>\d+) op \d+ "
+       r"root (?P<root>-?\d+) comm (?P<comm>0x[0-9a-f]+) \[nranks=(?P<nranks>\d+)\]"),
     _n("topology", "nNodes ",
        r"comm (?P<comm>0x[0-9a-f]+) rank (?P<rank>\d+) nRanks (?P<nranks>\d+) nNodes "
        r"(?P<nodes>\d+) localRanks (?P<local_ranks>\d+) localRank (?P<local_rank>\d+)"),

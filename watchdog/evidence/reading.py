@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from fabwatch.watchdog.evidence import bundle, text_shapes
+from fabwatch.watchdog.evidence import bundle, shapes, text_shapes
 from fabwatch.watchdog.evidence.artefact import Artefact, Parser, looks_binary
 from fabwatch.watchdog.evidence.bundle import incidents_of as incidents_of
 from fabwatch.watchdog.evidence.inputs import Budget, Found, artefacts, standard_input
@@ -260,11 +260,12 @@ def _other(artefact: Artefact, head: bytes, got: _Collected) -> None:
     except OSError as err:
         got.problems.append(artefact.error(f"cannot be read: {err}", advice="copy it again"))
         return
-    if found:
-        got.observations.extend(found)
-        got.looked.append(artefact.source("other-text"))
-    else:
+    by_origin = shapes.known().by_origin
+    got.observations.extend(found)
+    if all(by_origin[one.get("shape")].background for one in found):
         got.unrecognised.append(artefact.path)
+    else:
+        got.looked.append(artefact.source("other-text"))
 
 
 _CODE = (".md", ".py", ".c", ".h", ".cc", ".cu", ".cpp", ".rs", ".go", ".js", ".html", ".css")
@@ -273,7 +274,8 @@ _CODE = (".md", ".py", ".c", ".h", ".cc", ".cu", ".cpp", ".rs", ".go", ".js", ".
 
 def _is_text(artefact: Artefact, head: bytes) -> bool:
     nul = b"\0" in head[:4096] and head[:2] not in (b"\xff\xfe", b"\xfe\xff")
-    return not (nul or looks_binary(head) or artefact.name.endswith(_CODE))
+    told = artefact.name == "truth.json" or artefact.name.endswith(_CODE)
+    return not (nul or told or looks_binary(head))
 
 
 _SCANNED = frozenset({"job-log", "flight-recorder", "watch-files"})
@@ -378,4 +380,7 @@ def versions_of(reading: Reading) -> dict[str, str]:
     for page in reading.pages:
         if page.torch_version:
             out.setdefault("torch", page.torch_version)
+    for event in reading.events:
+        if event.kind == "shape:version.reported" and event.get("of"):
+            out.setdefault(event.get("of"), event.get("version"))
     return out

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 
 from fabwatch.watchdog.evidence import vocabulary
 from fabwatch.watchdog.evidence.vocabulary import Entry
@@ -29,8 +30,9 @@ class Shape:
 
     Every matching line holds one of ``literals``. Named groups of ``regex`` become details;
     ``where`` says which of them name places: (group, rank | host | device | link). ``details``
-    are fixed. ``victim``: such a line only tells of a consequence. ``only``: it counts in
-    ``sources`` alone. ``silent``: no such line proves nothing. ``origin`` is ``file:line``.
+    are fixed. ``victim``: such a line only tells of a consequence. ``background``: an ordinary
+    line (a version, a step), which is no cause either. ``only``: it counts in ``sources`` alone.
+    ``silent``: no such line proves nothing. ``origin`` is ``file:line``.
     """
 
     fact: str
@@ -40,6 +42,7 @@ class Shape:
     says: str = ""
     fetch: str = ""
     victim: bool = False
+    background: bool = False
     silent: bool = False
     only: bool = False
     where: tuple[tuple[str, str], ...] = ()
@@ -112,6 +115,13 @@ class Sieve:
 
 
 Found = tuple[Shape, dict[str, str]]
+_IN_LINE = 64
+"""How often one shape is read from one line."""
+
+
+def _tells_more(one: Shape, than: Shape) -> bool:
+    """Whether a further shape of the same fact says something else of the same line."""
+    return one.details != than.details
 
 
 class Shapes:
@@ -138,21 +148,28 @@ class Shapes:
         return Sieve(self._literals)
 
     def match(self, text: str, source: str) -> list[Found]:
-        """Shapes that ``text`` (one line of ``source``) has, one for each fact, with details."""
+        """Shapes that ``text`` (one line of ``source``) has, with details, however often each."""
         text = text[:SEARCH_CHARS]
         out: list[Found] = []
-        facts: set[str] = set()
+        facts: dict[str, Shape] = {}
         for literal, ones in self._by_literal:
             if literal not in text:
                 continue
             for one in ones:
-                if one.fact in facts or (one.only and source not in one.sources):
+                if one.only and source not in one.sources:
                     continue
-                hit = self._pattern(one).search(text)
-                if hit is not None:
-                    facts.add(one.fact)
+                if one.fact in facts and (
+                    facts[one.fact] is one or not _tells_more(one, facts[one.fact])
+                ):
+                    continue
+                said: set[tuple[tuple[str, str], ...]] = set()
+                for hit in islice(self._pattern(one).finditer(text), _IN_LINE):
                     groups = {k: v.strip() for k, v in hit.groupdict().items() if v}
-                    out.append((one, {**dict(one.details), **groups}))
+                    if (key := tuple(groups.items())) not in said:
+                        said.add(key)
+                        out.append((one, {**dict(one.details), **groups}))
+                if said:
+                    facts[one.fact] = one
         return out
 
     def _pattern(self, one: Shape) -> re.Pattern[str]:

@@ -85,7 +85,11 @@ VOCABULARY: dict[str, Entry] = {
         silent=("ras",),
     ),
     "process.oom-killed": _e(
-        "the kernel's OOM killer ended it; scope cgroup or global", "cgroup", "kernel-log"
+        "the kernel's OOM killer ended it; scope cgroup or global",
+        "cgroup",
+        "kernel-log",
+        "job-log",
+        silent=("job-log",),
     ),
     "process.segfaulted": _e(
         "ended by SIGSEGV, SIGBUS, SIGFPE or SIGILL", "exit", "job-log", silent=("job-log",)
@@ -314,6 +318,22 @@ VOCABULARY: dict[str, Entry] = {
         "NCCL's proxy posted transfers that do not complete", "nccl-log", silent=("nccl-log",)
     ),
     "gpu.xid": _e("the driver logged an Xid; code", "kernel-log"),
+    "init.incomplete": _e(
+        "a process began to set up a communicator and never said that it was complete",
+        "nccl-log",
+    ),
+    "rank0.working": _e(
+        "the others wait for rank 0, which shows long work of its own: an unfinished bar, or a "
+        "section that lets the main process go first; what",
+        "job-log",
+        silent=("job-log",),
+    ),
+    "collective.numbers-differ": _e(
+        "ranks call the same operation with different running numbers", "job-log", "exception"
+    ),
+    "collective.mismatch-reported": _e(
+        "torch's DETAIL checks refused a collective; aspects, op", "job-log", "exception"
+    ),
 }
 """Fact name -> entry. Names are ``noun.participle``; once released they do not change."""
 
