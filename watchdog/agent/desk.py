@@ -32,6 +32,7 @@ TIER1_S, TIER2_S, HELD_S = 5.0, 20.0, 2.7
 DIAGNOSIS_S = 20.0
 SECOND_LOOK_S = 4.0
 FINAL_S = 2.0
+FINAL_HOST_S = 3.0
 EXIT_SAY_S = 8.0
 CONFIRM_S = 4.0
 RESTARTED = "the launcher restarted the workers"
@@ -296,6 +297,7 @@ class Desk:
         yield Diagnose()
         self._report(incident)
         yield Snapshot(2, 1, TIER2_S)
+        incident.deep = True
         yield Pause(looked + SECOND_LOOK_S)
         if self.watch.ranks:
             yield Snapshot(1, 2, TIER1_S)
@@ -336,6 +338,9 @@ class Desk:
             rest_only = incident.captured is not None and not self.watch.ranks
             yield Snapshot(1, 1, left(FINAL_S), final=rest_only)
             incident.captured = incident.captured or time.time()
+            if not incident.deep:
+                # The kernel log and the like outlive the ranks, and may say who killed them.
+                yield Snapshot(2, 1, left(FINAL_HOST_S), final=True)
             self._save(incident)
             self._copy_exits(incident)
             yield Diagnose(run=True, seconds=left(DIAGNOSIS_S))
@@ -399,7 +404,7 @@ class Desk:
         elif isinstance(step, Diagnose):
             self._diagnose(step, flow)
         elif incident is not None:
-            options = Options(skip=_living_only() if step.final else ())
+            options = Options(skip=_living_only(step.tier == 1) if step.final else ())
             task = self.captures.take(
                 incident.folder,
                 self.watch.view(options),
@@ -630,10 +635,15 @@ class Desk:
             self.log.error("exits-not-copied", error=str(err))
 
 
-def _living_only() -> tuple[str, ...]:
-    """Collectors that have nothing to gather once the processes are gone, or did it before."""
+def _living_only(hosts_too: bool) -> tuple[str, ...]:
+    """Collectors that have nothing to gather once the processes are gone, or did it before.
+
+    ``hosts_too``: those of the host have run already.
+    """
     from fabwatch.watchdog.capture.collector import collectors
 
     return tuple(
-        c.name for c in collectors() if c.scope == "host" or (c.scope == "rank" and c.living)
+        c.name
+        for c in collectors()
+        if (c.scope == "host" and hosts_too) or (c.scope == "rank" and c.living)
     )

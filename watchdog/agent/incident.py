@@ -111,6 +111,7 @@ class Incident:
     job: dict[str, Any]
     provisional: bool = False
     captured: float | None = None
+    deep: bool = False  # tier 2 was taken
     waited_s: float = 0.0
     longest_wait_s: float = 0.0
     limit_s: float = 0.0

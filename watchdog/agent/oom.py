@@ -89,6 +89,14 @@ class OomWatch:
         before, machine = self._machine, _machine_count()
         self._machine = machine
         rose = machine is None or before is None or machine > before
+        # A process that has ended reads as a member of the root cgroup (version 1): where it
+        # lived when it was last seen counts first.
+        lived = self._memberships.get(pid)
+        seen = self._files.get(lived) if lived is not None else None
+        if seen is not None and (now := _count(seen)) is not None and now > self._counts[seen]:
+            self._counts[seen] += 1
+            self._memberships.pop(pid, None)
+            return True
         file, known = self._file_of(pid)
         self._memberships.pop(pid, None)
         now = _count(file) if file is not None else None
@@ -98,6 +106,7 @@ class OomWatch:
             if now > self._counts[file]:
                 self._counts[file] += 1
                 return True
-            return False
+            # The machine's own count rose, and no cgroup that is known took it: nobody can say.
+            return None if rose and machine is not None and before is not None else False
         # It was moved here after the last look, so the count may be older than this end.
         return bool(now) and machine is not None and before is not None and machine > before
