@@ -70,20 +70,13 @@ WRONG = AT_ONCE | frozenset(
 
 _PENDING = ("collective.lagging", "collective.incomplete", "wait.root", "wait.waiting")
 
-_TELLING = frozenset(
-    {
-        "flight-recorder",
-        "pg-status",
-        "python-stack",
-        "exit",
-        "exception",
-        "job-log",
-        "nccl-log",
-        "ras",
-        "watch",
-    }
-)
-"""Sources of which at least one must have been read before a job may be called healthy."""
+_TELLING = frozenset({"flight-recorder", "pg-status", "exit", "exception", "watch"})
+"""Sources that can tell a healthy job from a broken one by showing nothing wrong."""
+
+_BY_SIGNS = frozenset({"python-stack", "job-log", "nccl-log", "ras"})
+"""Sources in which a standstill looks like health: they need a sign that the job gets on."""
+
+_SIGNS = ("progress.advancing", "progress.reported")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +112,15 @@ class Situation:
 
     @property
     def looked(self) -> bool:
-        """Whether anything was read that can tell a healthy job from a broken one."""
-        return bool(_TELLING & set(self.facts.looked))
+        """Whether what was read can tell a healthy job from a broken one.
+
+        A log, a stack or one answer of RAS without a sign that the job gets on may be of a job
+        that stands still.
+        """
+        read = set(self.facts.looked)
+        if read & _TELLING:
+            return True
+        return bool(read & _BY_SIGNS) and self.yes(*_SIGNS)
 
     @property
     def pending(self) -> bool:

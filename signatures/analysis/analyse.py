@@ -87,7 +87,8 @@ def analyse(reading: Reading) -> Analysis:
         since,
         facts,
     )
-    shaped.say(reading.events, reading.errors, pids, versions_of(reading), facts)
+    calm = reported.gets_on(reading.events)
+    shaped.say(reading.events, reading.errors, pids, versions_of(reading), calm, facts)
     reported.say(reading.events, pids, facts)
     links.look(reading.links, reading.events, pids, hosts, waits, facts)
     old = ras.say_old_differences(report, _recent(recorded), facts)

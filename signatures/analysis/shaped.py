@@ -8,7 +8,7 @@ ordered against each other.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fabwatch.signatures.versions import applies
@@ -19,6 +19,7 @@ from fabwatch.watchdog.evidence.text_shapes import in_text
 
 _CITES = 6
 _HIDDEN = frozenset({"shape", "pid", "local_rank", "task"})
+_PASSING = frozenset({"shape:error.unexplained", "shape:wait.reported"})
 _SAME_S = 0.001
 _KINDS = 16
 """Sets of details for which one fact at one place is stated apart; more are put together."""
@@ -43,14 +44,21 @@ def say(
     errors: Iterable[PythonError],
     rank_of_pid: Mapping[int, int],
     versions: Mapping[str, str],
+    calm: Collection[str],
     facts: Facts,
 ) -> None:
-    """Add a fact for every shape, place and set of details that lines show."""
+    """Add a fact for every shape, place and set of details that lines show.
+
+    In logs of ``calm`` (paths), which end in ordinary progress, errors that nothing explains are
+    left out: the job got over them.
+    """
     shapes = known()
     seen: dict[tuple[object, ...], _Seen] = {}
     kinds: dict[tuple[object, ...], int] = {}
     for event in events:
         if event.kind.startswith(KIND):
+            if event.source.path in calm and event.kind in _PASSING:
+                continue
             shape = shapes.by_origin.get(event.get("shape"))
             if shape is not None and applies(shape.applies_to, versions) is not False:
                 key = (event.when or 0.0, event.source.path, event.line)

@@ -132,7 +132,13 @@ def test_evidence_that_tells_nothing_is_cannot_tell_and_not_healthy() -> None:
 def test_an_error_line_that_nothing_explains_is_not_health() -> None:
     found = verdict(fact("error.unexplained", text="x"), looked=("nccl-log",))
     assert (found.outcome, found.fabric) == ("cannot-tell", "undecided")
-    assert verdict(looked=("nccl-log",)).outcome == "healthy"
+
+
+@pytest.mark.parametrize("source", ["nccl-log", "job-log", "ras", "python-stack"])
+def test_what_may_show_a_standstill_is_health_only_with_a_sign_of_progress(source: str) -> None:
+    assert verdict(looked=(source,)).outcome == "cannot-tell"
+    steps = fact("progress.reported", count=9)
+    assert verdict(steps, looked=(source,)).outcome == "healthy"
 
 
 def test_a_standstill_that_only_the_watch_saw_is_waiting_then_cannot_tell() -> None:
