@@ -172,9 +172,7 @@ def test_samples_must_match_and_counter_samples_must_not(tmp_path: Path) -> None
 
 def test_a_fact_is_declared_in_one_file_only(tmp_path: Path) -> None:
     folder = declared(tmp_path, shape("trial.twice", "widget broke", "widget broke"))
-    (folder / "more.yaml").write_text(
-        FAMILY + shape("trial.twice", "gadget broke", "gadget broke")
-    )
+    (folder / "more.yaml").write_text(FAMILY + shape("trial.twice", "gadget broke", "gadget broke"))
     with pytest.raises(LibraryError, match=r"trial.twice is declared in .*more.yaml"):
         load(folder)
 
