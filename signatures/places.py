@@ -141,6 +141,8 @@ class Places:
 
     def _deniable(self, name: str, block: Block) -> frozenset[int | str]:
         """Places for which a source that can deny the fact was read."""
+        if name in self.facts.denied:
+            return frozenset(block.members)
         if name in self.facts.unknowable:
             return frozenset()
         if name not in self._denied:

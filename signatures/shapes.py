@@ -95,8 +95,8 @@ def _shape(tree: Tree, problems: Problems) -> Shape:
         where=_where(reader, pattern),
         details=_pairs(reader, "detail"),
         applies_to=_pairs(reader, "applies_to"),
-        samples=reader.texts("sample", required=True),
-        nevers=reader.texts("never"),
+        samples=_lines(reader, "sample", required=True),
+        nevers=_lines(reader, "never"),
         origin=f"{problems.path}:{tree.line}",
     )
     for key, wanted in out.applies_to:
@@ -104,6 +104,23 @@ def _shape(tree: Tree, problems: Problems) -> Shape:
             reader.complain(problem)
     reader.done()
     return out
+
+
+def _lines(reader: Reader, key: str, required: bool = False) -> tuple[str, ...]:
+    """Lines with the white space that they begin with."""
+    tree = reader.take(key, required)
+    if tree is None:
+        return ()
+    items = tree.value if isinstance(tree.value, list) else [tree]
+    out = []
+    for item in items:
+        if isinstance(item.value, str) and item.value.strip():
+            out.append(item.value.rstrip("\n"))
+        else:
+            reader.complain(f"{key!r} must hold lines", item.line)
+    if required and not out:
+        reader.complain(f"{key!r} must not be empty", tree.line)
+    return tuple(out)
 
 
 def _pairs(reader: Reader, key: str) -> tuple[tuple[str, str], ...]:

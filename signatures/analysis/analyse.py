@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -39,7 +40,7 @@ def analyse(reading: Reading) -> Analysis:
     facts = Facts()
     pids = _pids(reading)
     hosts = _hosts(reading)
-    by_rank = _stacks(reading.stacks, pids)
+    by_rank = _stacks(_numbered(reading.stacks), pids)
     standing, stage_cites = _stages(by_rank)
     world = normalise.world_size(reading.shapes, reading.pages, reading.traces)
     recorded = normalise.record(normalise.choose(reading.traces), reading.pages, world)
@@ -97,6 +98,7 @@ def analyse(reading: Reading) -> Analysis:
     _halt(made.situation, procs, deaths)
     rank_cites = _rank_cites(recorded, stage_cites, states)
     splits, split_cites = findings.mismatches(recorded, log, standing, stage_cites, made, facts)
+    reported.tell_apart(reading.events, facts)
     unfinished = {key: found[0] for key, found in splits.items() if found[0].unfinished}
     made.situation.broken = frozenset(unfinished)
     scene = Scene(
@@ -127,6 +129,7 @@ def analyse(reading: Reading) -> Analysis:
     findings.say_stages(standing, stage_cites, procs.sleeping, facts)
     findings.say_graph(built, scene, found.roots, waiting, made, facts)
     findings.say_timeouts(found.roots, motion, log, timeout_s, facts)
+    findings.say_call_sites(by_rank, standing, stage_cites, motion, facts)
     findings.say_same_stack(by_rank, standing, ranks, made.situation.heads, facts)
     findings.unknowables(recorded, frames, made, motion, facts)
     roots = found.roots or findings.external(standing, ranks, procs, facts)
@@ -178,6 +181,28 @@ def _hosts(reading: Reading) -> dict[int, str]:
     for event in reading.events:
         if event.rank is not None and event.host:
             out.setdefault(event.rank, event.host)
+    return out
+
+
+_NUMBER = re.compile(r"(\d{1,6})\D*$")
+
+
+def _numbered(found: Sequence[RankStacks]) -> Sequence[RankStacks]:
+    """Stacks saved by hand under names that only number the processes: dp0, worker-3.
+
+    The number stands for the rank as long as no stack says its own and no two share one.
+    """
+    if any(one.rank is not None for one in found):
+        return found
+    out = []
+    for one in found:
+        stem = one.source.path.rsplit("/", 1)[-1].rsplit(".", 1)[0]
+        match = _NUMBER.search(stem)
+        if match is None:
+            return found
+        out.append(replace(one, rank=int(match[1])))
+    if len({one.rank for one in out}) < max(len(out), 2):
+        return found
     return out
 
 

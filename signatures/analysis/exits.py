@@ -122,6 +122,21 @@ def is_consequent(error: PythonError) -> bool:
     return bool(CONSEQUENT.search(text) or _GARBAGE_SIZE.search(text))
 
 
+_NEAR = 8
+
+
+def _completed(error: PythonError, events: list[LogEvent]) -> PythonError:
+    """A traceback whose last line was not taken apart gets its words from an event beside it."""
+    path, _, line = error.cite.rpartition(":")
+    if error.type or error.text or not line.isdigit():
+        return error
+    for event in events:
+        near = event.source.path == path and abs(event.line - int(line)) <= _NEAR
+        if near and CONSEQUENT.search(event.text):
+            return replace(error, text=event.text)
+    return error
+
+
 def normal_exit(one: Exit) -> tuple[int | None, int | None]:
     """Exit code and signal, with a shell's 128 + n and a launcher's -n undone."""
     code, number = one.code, one.signal
@@ -150,7 +165,7 @@ def judge(
     was noted; whoever died after it did not cause it.
     """
     events = list(events)
-    errors = list(errors)
+    errors = [_completed(error, events) for error in errors]
     leaving = {
         e.rank: e.type
         for e in errors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -297,6 +298,47 @@ def say_timeouts(
                     cites=[*(e.cite for e in log.timeouts[:2]), *root.cites[:2]],
                 )
             )
+
+
+def say_call_sites(
+    by_rank: Mapping[int, Sequence[RankStacks]],
+    stages: Mapping[int, Stage],
+    cites: Mapping[int, str],
+    motion: Motion,
+    facts: Facts,
+) -> None:
+    """Every rank whose stack is known stands in the same collective, from different code.
+
+    A running job shows that for a moment; a rank that was seen to move keeps it unsaid.
+    """
+    sites: dict[int, str] = {}
+    for rank, stage in stages.items():
+        main = by_rank[rank][0].main
+        if stage.primary != "collective" or main is None or not stage.op:
+            return
+        frame = next((f for f in main.frames if not _LIBRARY.search(f.file)), None)
+        if frame is None:
+            return
+        sites[rank] = f"{frame.file}:{frame.function}"
+    ops = {stage.op for stage in stages.values()}
+    if len(sites) < 2 or len(ops) > 1 or set(sites) & (motion.advanced | motion.moving_stacks):
+        return
+    ranks, tie = mismatch.vote(sites)
+    if ranks:
+        table = "; ".join(f"rank {r}: {site}" for r, site in sorted(sites.items())[:6])
+        facts.add(
+            fact(
+                "stack.call-sites-differ",
+                ranks=ranks,
+                cites=[cites[r] for r in ranks[:6] if r in cites],
+                op=next(iter(ops)),
+                tie=tie,
+                values=table,
+            )
+        )
+
+
+_LIBRARY = re.compile(r"(?:^|/)torch/|(?:^|/)threading\.py$|(?:^|/)contextlib\.py$")
 
 
 def say_same_stack(

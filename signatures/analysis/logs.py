@@ -127,6 +127,8 @@ def _rank(event: LogEvent) -> int | None:
 def _is_timeout(event: LogEvent) -> bool:
     if event.kind.endswith(".timeout") and event.kind.startswith("gloo"):
         return True
+    if event.kind == "nccl.unique-id":
+        return bool(re.search(r"[Tt]ime(?:d )?out", event.get("why")))
     if event.kind.endswith("watchdog-timeout") or (event.get("seq") and event.get("op")):
         return True
     text = event.text

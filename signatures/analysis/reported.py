@@ -15,6 +15,9 @@ _APART = 20
 _BAR = "shape:bar.running"
 _STEPS = frozenset({"shape:progress.reported", "progress.rate", "progress.last"})
 _GETS_ON = 3
+_LONG_S = 300.0
+_NEARLY = 0.8
+"""A bar that ran for so much of the time-out was at work until it came."""
 _OWN_WORK = re.compile(
     r"tokeni|map|preproc|prepar|filter|group|pack|generat|evaluat|validat|saving|cach|download"
     r"|convert|index|build|scan",
@@ -145,12 +148,16 @@ def _working(events: list[LogEvent], facts: Facts) -> None:
     )
     if not waited or 0 in timed_out:
         return
+    limits = [v for f in facts.of("timeout.reported") if isinstance(v := f.get("timeout_ms"), int)]
+    limit_s = min(limits) / 1000 if limits else _LONG_S / _NEARLY
     last: dict[tuple[str, str], LogEvent] = {}
     for event in events:
         if event.kind == _BAR:
             last[event.source.path, _label(event.get("what"))] = event
     for event in last.values():
         percent = event.get("percent")
+        if _seconds(event.get("elapsed")) < limit_s * _NEARLY:
+            continue  # it may have stopped long before the time-out
         if percent.isdigit() and int(percent) < 100 and _OWN_WORK.search(event.get("what")):
             facts.add(
                 fact("rank0.working", ranks=[0], cites=[event.cite], what=event.get("what"),
@@ -162,6 +169,12 @@ def _working(events: list[LogEvent], facts: Facts) -> None:
             fact("rank0.working", ranks=[0], cites=[e.cite for e in sections[:4]],
                  what="a section that the main process enters first", how="first-section")
         )  # fmt: skip
+
+
+def _seconds(text: str) -> float:
+    """Seconds of ``29:58`` or ``1:02:03``; 0 for anything else."""
+    parts = [int(part) for part in text.split(":") if part.isdigit()]
+    return float(sum(part * 60**n for n, part in enumerate(reversed(parts))))
 
 
 def _gone(events: list[LogEvent], facts: Facts) -> None:
@@ -238,3 +251,19 @@ def _proxy(events: list[LogEvent], rank_of_pid: Mapping[int, int], facts: Facts)
                 states=event.get("states"),
             )
         )
+
+
+_ASPECTS = ("type", "size", "dtype")
+
+
+def tell_apart(events: Iterable[LogEvent], facts: Facts) -> None:
+    """Who names one aspect of a mismatch has compared the others: those agree."""
+    events = list(events)
+    if not any(e.kind == "detail.mismatch" and e.get("fb") for e in events) and not any(
+        e.get("said_by") == "torchfrtrace" for e in events
+    ):
+        return
+    for aspect in _ASPECTS:
+        name = f"collective.{aspect}-mismatched"
+        if not facts.of(name):
+            facts.denied.add(name)

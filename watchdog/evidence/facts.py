@@ -69,6 +69,7 @@ class Facts:
 
     ``looked`` maps a source name to the ranks whose evidence of that source was read
     (:data:`EVERYONE` for sources that are not per rank, such as a job log or a host's kernel log).
+    ``denied`` are names that evidence says No to outright, whatever was read.
     From it NO and UNKNOWN are derived: a fact that could have been seen by a source that was read
     is NO, unless silence of that source proves nothing (``Entry.silent``); otherwise UNKNOWN.
     """
@@ -77,6 +78,7 @@ class Facts:
     looked: dict[str, set[int]] = field(default_factory=dict)
     ranks: set[int] = field(default_factory=set)
     unknowable: set[str] = field(default_factory=set)
+    denied: set[str] = field(default_factory=set)
 
     def add(self, *facts: Fact) -> None:
         """Remember facts."""
@@ -113,6 +115,8 @@ class Facts:
             covered = {r for f in found for r in f.where.ranks}
             if wanted and wanted <= covered:
                 return Known.YES
+        if name in self.denied:
+            return Known.NO
         if name in self.unknowable:
             return Known.UNKNOWN
         for source in entry.denied_by:

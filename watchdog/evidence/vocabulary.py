@@ -331,6 +331,11 @@ VOCABULARY: dict[str, Entry] = {
     "collective.numbers-differ": _e(
         "ranks call the same operation with different running numbers", "job-log", "exception"
     ),
+    "stack.call-sites-differ": _e(
+        "ranks stand in one kind of collective, called from different code; ranks are the minority",
+        "python-stack",
+        silent=("python-stack",),
+    ),
     "collective.mismatch-reported": _e(
         "torch's DETAIL checks refused a collective; aspects, op", "job-log", "exception"
     ),
