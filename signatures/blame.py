@@ -11,6 +11,7 @@ from fabwatch.signatures.model import Grade
 from fabwatch.signatures.situation import Situation
 from fabwatch.signatures.verdict import Culprits, Fabric, HangRoot, Outcome
 from fabwatch.watchdog.evidence.known import Known
+from fabwatch.watchdog.evidence.vocabulary import BASE
 
 BLAMING = frozenset(
     {
@@ -31,7 +32,24 @@ BLAMING = frozenset(
 )
 """Kinds of roots whose ranks are culprits by themselves, whatever the cause turns out to be."""
 
-LINKS = frozenset({"link.down", "link.silent", "link.errors", "link.limited"})
+LINKS = frozenset(
+    {
+        "link.down",
+        "link.silent",
+        "link.errors",
+        "link.limited",
+        "link-counter.grew",
+        "ib-port.reported",
+        "ib-port.flapped",
+        "ib-device.failed",
+        "ib-failover.started",
+        "ib-mtu.differs",
+        "module.faulted",
+        "mtu.blackholed",
+        "nic-driver.failed",
+        "sminfo.failed",
+    }
+)
 """Positive evidence about a link: without one of these the fabric is never convicted."""
 
 HOST_SIDE = frozenset(
@@ -81,6 +99,20 @@ HOST_SIDE = frozenset(
     }
 )
 """Facts that put the cause on a host, a device or in the program: they acquit the fabric."""
+
+ON_THE_WAY = frozenset(
+    {
+        *LINKS,
+        "bootstrap-connect.failed",
+        "bootstrap.interface-odd",
+        "ib-qp.refused",
+        "network.error-reported",
+        "peer-address.odd",
+        "store.unreachable",
+        "store.lost",
+    }
+)
+"""Facts that also a fault between hosts may show: a signature that rests on one acquits nobody."""
 
 
 def causes(it: Situation) -> list[Match]:
@@ -194,7 +226,11 @@ def _off_the_wire(it: Situation, one: Match) -> set[str]:
     A device that is two or more operations behind is not held by the network (its last hop would
     explain one).
     """
-    seen = _held(one) & HOST_SIDE
+    held = _held(one)
+    seen = held & HOST_SIDE
+    if one.grade is Grade.CONFIRMED and one.signature.layer != "fabric" and not held & ON_THE_WAY:
+        # A line of the host's own software states the cause, and no fact of it is about the way.
+        seen |= {p.clue.fact for p in one.points if p.counted and p.worth > 0} - BASE
     for fact in it.facts.of("collective.completion-lagging"):
         lag = fact.get("lag")
         if isinstance(lag, int) and lag >= 2 and set(fact.where.ranks) & set(one.where.ranks):

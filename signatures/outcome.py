@@ -6,6 +6,7 @@ from fabwatch.signatures.matching import Match
 from fabwatch.signatures.situation import AT_ONCE, WRONG, Situation
 from fabwatch.signatures.verdict import Outcome, Symptom
 from fabwatch.watchdog.evidence.known import Known
+from fabwatch.watchdog.evidence.vocabulary import BASE
 
 _DEATHS = (
     "process.exited",
@@ -45,7 +46,16 @@ def failing(it: Situation) -> bool:
         return True
     if it.pending and it.exceeded and not it.advancing:
         return True
-    return any(m.signature.symptom in ("slowdown", "wrong-numbers") for m in it.standing)
+    return any(
+        m.signature.symptom in ("slowdown", "wrong-numbers") or _stated(m) for m in it.standing
+    )
+
+
+def _stated(one: Match) -> bool:
+    """Whether a line states what the signature requires: then nobody needs to have waited."""
+    return any(
+        p.clue.required and p.known is Known.YES and p.clue.fact not in BASE for p in one.points
+    )
 
 
 def symptom_of(it: Situation, outcome: Outcome) -> Symptom:
