@@ -33,7 +33,7 @@ from fabwatch.watchdog.evidence.observations import (
     Source,
 )
 from fabwatch.watchdog.evidence.opnames import normal_op
-from fabwatch.watchdog.evidence.shapes import Shapes, Sieve, known
+from fabwatch.watchdog.evidence.shapes import EVERY, OFTEN, Shapes, Sieve, known
 from fabwatch.watchdog.evidence.text_shapes import event_of
 from fabwatch.watchdog.evidence.tracebacks import Raised, Tracebacks
 
@@ -57,11 +57,14 @@ def _shortest(texts: set[str]) -> tuple[bytes, ...]:
 
 
 ANY = re.compile(b"|".join(map(re.escape, _shortest({*LITERALS, *_OTHER_LITERALS}))))
-# Lines of these come by the million and say the same: only some of each block are looked at.
-_OFTEN = (b"it/s", b"s/it", b"NCCL INFO Channel", b"NCCL INFO")
-_OFTEN_IN_BLOCK = 400
-_LOUD = {"NCCL WARN", "NCCL ATTN", "NCCL DIAG", "NCCL CALL", "NCCL TRACE"}
-_WANTED = _shortest(({*LITERALS, *_OTHER_LITERALS} - _RARE) | _LOUD)
+_LOUD = ("NCCL WARN", "NCCL ATTN", "NCCL DIAG", "NCCL CALL", "NCCL TRACE")
+_SET_UP = (" - Init START", "Init COMPLETE", "nNodes ")
+# Lines of some come by the million and say the same: only some of them are looked at.
+_WANTED: dict[bytes, int] = {
+    **{text.encode(): EVERY for text in {*LITERALS, *_OTHER_LITERALS} - _RARE},
+    **{text.encode(): EVERY for text in (*_LOUD, *_SET_UP)},
+    **{text: OFTEN for text in (b"it/s", b"s/it", b"NCCL INFO")},
+}
 
 _KNOWN = re.compile("|".join(re.escape(text) for text in LITERALS))
 _QUIET = 500
@@ -602,32 +605,11 @@ class _Scanner:
         self.scan.events.sort(key=lambda event: event.line)
 
 
-def _starts(block: bytes, sieve: Sieve) -> list[int]:
-    """Offsets of the lines of a block that hold anything of interest, in order."""
-    found: set[int] = set(sieve.starts(block))
-    for text in _WANTED:
-        at = block.find(text)
-        while at >= 0:
-            found.add(block.rfind(b"\n", 0, at) + 1)
-            end = block.find(b"\n", at)
-            at = block.find(text, end) if end >= 0 else -1
-    for text in _OFTEN:
-        at, some = block.find(text), 0
-        while at >= 0 and some < _OFTEN_IN_BLOCK:
-            some += 1
-            found.add(block.rfind(b"\n", 0, at) + 1)
-            end = block.find(b"\n", at)
-            at = block.find(text, end) if end >= 0 else -1
-        if at >= 0:  # the last one tells where things ended
-            found.add(block.rfind(b"\n", 0, block.rfind(text)) + 1)
-    return sorted(found)
-
-
 def _block(scanner: _Scanner, sieve: Sieve, first: int, block: bytes) -> None:
     """Take the lines of interest of one block apart, and all lines while something is open."""
     at, number = 0, first
     size = len(block)
-    for start in [*_starts(block, sieve), size]:
+    for start in [*sieve.starts(block), size]:
         while scanner.busy and at < start:
             end = block.find(b"\n", at)
             end = size if end < 0 else end
@@ -649,7 +631,7 @@ def scan(artefact: Artefact, kind: str) -> Scan:
     out = Scan(artefact, kind)
     shapes = known()
     scanner = _Scanner(out, shapes)
-    sieve = shapes.sieve()
+    sieve = shapes.sieve(_WANTED)
     try:
         for first, block in artefact.blocks():
             _block(scanner, sieve, first, block)

@@ -7,8 +7,8 @@ them be known here with :func:`learn`, and every reader of text asks :func:`know
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import islice
 
 from fabwatch.watchdog.evidence import vocabulary
@@ -19,9 +19,10 @@ KIND = "shape:"
 SEARCH_CHARS = 4096
 """How much of a line is searched."""
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
+_EQUAL = str.maketrans("123456789", "000000000")
 _SEEN_BYTES = 32 * 1024**2
-_FREELY = 2000
-_PER_BLOCK = 50
+_OFTEN_SEEN = 1000
+_KEPT_KINDS = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,42 +59,75 @@ class Shape:
         return Entry(self.says, self.sources, tuple(dict.fromkeys(silent)), self.fetch)
 
 
+EVERY, OFTEN, SOME = 0, 1, 2
+"""How many lines with a literal are wanted: all, some thousand, or a sample of each kind."""
+_LIMITS = {EVERY: (1 << 62, 1 << 62), OFTEN: (2000, 50), SOME: (64, 2)}
+"""Class -> lines of one kind that are taken freely, and after that of each block."""
+
+
 @dataclass(slots=True)
+class _Kind:
+    """One kind of line: how many of it are wanted, and how many came."""
+
+    wanted: int
+    came: int = 0
+
+
 class Sieve:
     """Finds the lines of a block that hold a literal, at a cost that repetition does not raise.
 
     A log of millions of lines holds few different ones once digits are made equal; each of those
-    is searched once.
+    is searched once. Of kinds that come by the thousand only some are taken, and the last one of
+    each block, which tells where things ended.
     """
 
-    literals: tuple[bytes, ...]
-    _dull: set[bytes] = field(default_factory=set)
-    _hits: dict[bytes, int] = field(default_factory=dict)
-    _bytes: int = 0
+    def __init__(self, literals: Mapping[bytes, int]) -> None:
+        """``literals`` maps a text to EVERY, OFTEN or SOME."""
+        equal: dict[bytes, int] = {}
+        for text, wanted in literals.items():
+            key = text.translate(_DIGITS)
+            equal[key] = min(wanted, equal.get(key, wanted))
+        # A text that holds another one of the same class or a greedier one adds nothing.
+        ordered = sorted(equal.items(), key=lambda item: (len(item[0]), item))
+        self.literals: list[tuple[bytes, int]] = []
+        for text, wanted in ordered:
+            if not any(short in text and take <= wanted for short, take in self.literals):
+                self.literals.append((text, wanted))
+        self._dull: set[bytes] = set()
+        self._hits: dict[bytes, _Kind] = {}
+        self._bytes = 0
 
     def starts(self, block: bytes) -> list[int]:
-        """Offsets of the lines of interest. Of those that come by the thousand, only some."""
-        if not self.literals:
-            return []
+        """Offsets of the lines of interest, in order."""
         lines = block.translate(_DIGITS).split(b"\n")
         kinds = set(lines)
         new = kinds - self._dull
         new.difference_update(self._hits)
         if new:
             self._sort(new)
-        if kinds.isdisjoint(self._hits):
+        hits = self._hits
+        if kinds.isdisjoint(hits):
             return []
         out: list[int] = []
         some: dict[bytes, int] = {}
+        skipped: dict[bytes, int] = {}
         at = 0
         for line in lines:
-            if line in self._hits:
-                self._hits[line] += 1
-                some[line] = some.get(line, 0) + 1
-                if self._hits[line] <= _FREELY or some[line] <= _PER_BLOCK:
+            kind = hits.get(line)
+            if kind is not None:
+                kind.came += 1
+                freely, per_block = _LIMITS[kind.wanted]
+                if kind.came <= freely:
                     out.append(at)
+                else:
+                    taken = some.get(line, 0)
+                    if taken < per_block:
+                        some[line] = taken + 1
+                        out.append(at)
+                    else:
+                        skipped[line] = at
             at += len(line) + 1
-        return out
+        return sorted([*out, *skipped.values()]) if skipped else out
 
     def _sort(self, new: set[bytes]) -> None:
         text = b"\n".join(new)
@@ -101,14 +135,17 @@ class Sieve:
         if self._bytes > _SEEN_BYTES:
             self._bytes = len(text)
             self._dull.clear()
-            self._hits.clear()
-        for literal in self.literals:
+            self._hits = {
+                line: kind for line, kind in self._hits.items() if kind.came > _OFTEN_SEEN
+            }
+        for literal, wanted in self.literals:
             at = text.find(literal)
             while at >= 0:
                 start = text.rfind(b"\n", 0, at) + 1
                 end = text.find(b"\n", at)
                 end = len(text) if end < 0 else end
-                self._hits.setdefault(text[start:end], 0)
+                kind = self._hits.setdefault(text[start:end], _Kind(wanted))
+                kind.wanted = min(kind.wanted, wanted)
                 at = text.find(literal, end)
         self._dull |= new
         self._dull.difference_update(self._hits)
@@ -134,42 +171,51 @@ class Shapes:
         for one in self.all:
             for literal in one.literals:
                 by_literal.setdefault(literal, []).append(one)
-        self._by_literal = tuple((lit, tuple(ones)) for lit, ones in by_literal.items())
+        self._by_literal = tuple(
+            (literal.translate(_EQUAL), tuple(ones)) for literal, ones in by_literal.items()
+        )
         self._compiled: dict[str, re.Pattern[str]] = {}
-        texts = sorted({lit.encode().translate(_DIGITS) for lit in by_literal}, key=len)
-        kept: list[bytes] = []
-        for text in texts:
-            if not any(short in text for short in kept):
-                kept.append(text)
-        self._literals = tuple(kept)
+        self._candidates: dict[str, tuple[Shape, ...]] = {}
 
-    def sieve(self) -> Sieve:
-        """A fresh sieve, for one artefact."""
-        return Sieve(self._literals)
+    def sieve(self, more: Mapping[bytes, int] | None = None) -> Sieve:
+        """A fresh sieve for one artefact; ``more`` are further literals."""
+        wanted: dict[bytes, int] = dict(more or {})
+        for one in self.all:
+            take = SOME if one.background and "rank" not in dict(one.where) else OFTEN
+            for literal in one.literals:
+                key = literal.encode()
+                wanted[key] = min(take, wanted.get(key, take))
+        return Sieve(wanted)
+
+    def _of(self, text: str) -> tuple[Shape, ...]:
+        """Shapes of which ``text`` holds a literal, digits made equal."""
+        key = text.translate(_EQUAL)
+        found = self._candidates.get(key)
+        if found is None:
+            if len(self._candidates) > _KEPT_KINDS:
+                self._candidates.clear()
+            ones = [one for literal, some in self._by_literal if literal in key for one in some]
+            found = self._candidates[key] = tuple(dict.fromkeys(ones))
+        return found
 
     def match(self, text: str, source: str) -> list[Found]:
         """Shapes that ``text`` (one line of ``source``) has, with details, however often each."""
         text = text[:SEARCH_CHARS]
         out: list[Found] = []
         facts: dict[str, Shape] = {}
-        for literal, ones in self._by_literal:
-            if literal not in text:
+        for one in self._of(text):
+            if one.only and source not in one.sources:
                 continue
-            for one in ones:
-                if one.only and source not in one.sources:
-                    continue
-                if one.fact in facts and (
-                    facts[one.fact] is one or not _tells_more(one, facts[one.fact])
-                ):
-                    continue
-                said: set[tuple[tuple[str, str], ...]] = set()
-                for hit in islice(self._pattern(one).finditer(text), _IN_LINE):
-                    groups = {k: v.strip() for k, v in hit.groupdict().items() if v}
-                    if (key := tuple(groups.items())) not in said:
-                        said.add(key)
-                        out.append((one, {**dict(one.details), **groups}))
-                if said:
-                    facts[one.fact] = one
+            if one.fact in facts and not _tells_more(one, facts[one.fact]):
+                continue
+            said: set[tuple[tuple[str, str], ...]] = set()
+            for hit in islice(self._pattern(one).finditer(text), _IN_LINE):
+                groups = {k: v.strip() for k, v in hit.groupdict().items() if v}
+                if (key := tuple(groups.items())) not in said:
+                    said.add(key)
+                    out.append((one, {**dict(one.details), **groups}))
+            if said:
+                facts[one.fact] = one
         return out
 
     def _pattern(self, one: Shape) -> re.Pattern[str]:
