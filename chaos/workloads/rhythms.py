@@ -23,6 +23,10 @@ class Steady:
         self.context = context
         self.started = time.monotonic()
 
+    def over(self, due: bool) -> bool:
+        """Whether this rank ends now; ``due``: its own time or step count is up."""
+        return due
+
     def before_step(self, step: int) -> None:
         """What happens before step ``step``."""
 
@@ -88,20 +92,31 @@ class ComputesAlone(Steady):
 
 
 class Pipeline(Steady):
-    """Stages that only send and receive: rank r gets from r-1 and hands on to r+1."""
+    """Stages that only send and receive: rank r gets from r-1 and hands on to r+1.
+
+    The first stage marks its last micro-batch, so that all stages end after the same one.
+    """
 
     synchronises = False
     trains = False
+    last = False  # the first stage: the next micro-batch is the last one
+    ended = False
+
+    def over(self, due: bool) -> bool:
+        """Whether the last micro-batch has passed."""
+        self.last = self.last or (due and self.context.rank == 0)
+        return self.ended
 
     def before_step(self, step: int) -> None:
         """One micro-batch through this stage."""
         rank, world = self.context.rank, self.context.world
-        activation = torch.ones(256)
+        activation = torch.full((256,), -1.0 if self.last else 1.0)
         if rank > 0:
             dist.recv(activation, src=rank - 1)
         time.sleep(0.05)
         if rank < world - 1:
             dist.send(activation, dst=rank + 1)
+        self.ended = bool(activation[0] < 0)
         if rank == 0 and step % 100 == 0:
             print(f"micro-batch {step}", file=sys.stderr, flush=True)
 

@@ -137,7 +137,7 @@ def train(options: argparse.Namespace) -> None:
                 armed_at = step + 1
             if agreed(bool(over), device):
                 break
-        elif over:
+        elif rhythm.over(bool(over)):
             break
         rhythm.before_step(step)
         if armed_at == step and fault is not None:

@@ -18,6 +18,7 @@ from fabwatch.signatures.analysis import (
     normalise,
     processes,
     ras,
+    recent,
     reported,
     shaped,
     snapshots,
@@ -37,6 +38,7 @@ from fabwatch.watchdog.evidence.vocabulary import SOURCES
 
 def analyse(reading: Reading) -> Analysis:
     """Facts across ranks and the wait-for graph of one reading (one incident, or saved files)."""
+    reading = recent.only(reading)
     facts = Facts()
     pids = _pids(reading)
     hosts = _hosts(reading)

@@ -219,8 +219,8 @@ def judge(
     alive = len(last) < len(set(last) | set(by_rank)) or any(
         d.kind != "left" for d in gone.values()
     )
-    if not (left and (waiting or alive)):
-        left = ()
+    if not (left and (waiting or alive)) or {d.rank for d in left} >= facts.ranks | set(last):
+        left = ()  # nobody waits, or all have left: that is how a job ends
     first = _first(deaths, left)
     _say_deaths(deaths, first, left, last, facts)
     return Deaths(first, gone, left, leaving)
@@ -264,21 +264,19 @@ def _oom_ranks(
             out[who] = (*out.get(who, ()), event.cite)
             memcg = "memcg" in event.text.lower() or "cgroup" in event.text.lower()
             scope.setdefault(who, "cgroup" if memcg else "global")
-    _unclaimed_oom(events, out, facts)
+    counted = [one.oom_killed for one in last.values() if one.oom_killed is not None]
+    if not out and not counted:
+        _unclaimed_oom(events, facts)
     for rank, cites in sorted(out.items()):
         facts.add(fact("process.oom-killed", ranks=[rank], cites=cites, scope=scope[rank]))
     return out
 
 
-def _unclaimed_oom(
-    events: Iterable[LogEvent], claimed: Mapping[int, tuple[str, ...]], facts: Facts
-) -> None:
+def _unclaimed_oom(events: Iterable[LogEvent], facts: Facts) -> None:
     """Kernel kills of a process that looks like the job's, though no pid says whose it was.
 
     The kernel writes pids of the host, which containers do not know.
     """
-    if claimed:
-        return
     kills: dict[str, list[LogEvent]] = defaultdict(list)
     scope: dict[str, str] = {}
     for event in events:
@@ -288,8 +286,8 @@ def _unclaimed_oom(
         text = event.text.lower()
         if "cgroup" in text or "memcg" in text or event.get("scope") == "cgroup":
             scope[host] = "cgroup"
-        name = re.search(r"(?:[Kk]illed? process \d+,? \(|task=|^)([\w:.\-/]+)", event.text)
-        if name and _OURS.match(name[1]):
+        names = re.findall(r"(?:[Kk]illed? process \d+,? \(|task=|^)([\w:.\-/]+)", event.text)
+        if any(_OURS.match(name) for name in names):
             kills[host].append(event)
     for host, seen in kills.items():
         facts.add(

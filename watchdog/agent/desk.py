@@ -91,6 +91,7 @@ class Desk:
         self.say = say
         self.match = match or python("-m", "fabwatch", "match")
         self.color = False
+        self.job_started: float | None = None  # epoch seconds
         self.columns: int | None = None  # of the terminal that the screen goes to
         self.signatures: str | None = None
         self.current: Incident | None = None
@@ -218,7 +219,7 @@ class Desk:
             detected=time.time(),
             still_ranks=found.still,
             moving_ranks=found.moving,
-            job=job_of(watch.world_size, watch.host, watch.of_attempt()),
+            job=job_of(watch.world_size, watch.host, watch.of_attempt(), self.job_started),
             provisional=provisional,
         )
         if not watch.has_pages():

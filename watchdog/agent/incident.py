@@ -169,10 +169,16 @@ class Incident:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def job_of(world_size: int, host: str, ranks: Iterable[Any]) -> dict[str, Any]:
-    """The ``job`` field: who is in it. ``ranks`` are :class:`fabwatch.watchdog.ranks.Rank`."""
+def job_of(
+    world_size: int, host: str, ranks: Iterable[Any], started: float | None
+) -> dict[str, Any]:
+    """The ``job`` field: who is in it, and since when (epoch seconds).
+
+    ``ranks`` are :class:`fabwatch.watchdog.ranks.Rank`.
+    """
     return {
         "world_size": world_size,
+        "started": started,
         "ranks": [
             {
                 "rank": r.rank, "local_rank": r.local_rank, "pid": r.pid, "host": host,

@@ -44,6 +44,7 @@ class Options:
         given = launch.get("options")
         options: dict[str, Any] = given if isinstance(given, dict) else {}
         self.job = str(launch.get("job") or run_dir.name)
+        self.started = _seconds(launch.get("started"), None, most=1e11)
         self.run_id = str(launch.get("run_id") or run_dir.name)
         self.sockets = str(launch.get("sockets") or os.environ.get("FABWATCH_SOCKETS", ""))
         self.stub_pid = launch.get("stub_pid") if isinstance(launch.get("stub_pid"), int) else None
@@ -54,8 +55,8 @@ class Options:
         self.notify: str | None = None  # comes over the line: launch.json holds it masked
 
 
-def _seconds(value: object, default: float | None = None) -> float | None:
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e9:
+def _seconds(value: object, default: float | None = None, most: float = 1e9) -> float | None:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < most:
         return float(value)
     return default
 
@@ -81,6 +82,7 @@ class Agent:
         self.desk.columns = _columns(self.options.stub_pid)
         self.desk.color = self.desk.columns is not None and _wants_color()
         self.desk.signatures = self.options.signatures
+        self.desk.job_started = self.options.started
         self.desk.on_diagnosed = self._diagnosed
         self.control: ControlSocket | None = None
         self.clients: list[Channel] = []

@@ -57,7 +57,7 @@ def run(argv: Sequence[str], *, timeout: float, cap: int = 4 << 20) -> Ran:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, "LC_ALL": "C"},
+        env={**os.environ, "LC_ALL": "C", "TZ": "UTC"},
         preexec_fn=die_with_parent,
     )
     out, err = HeadTail(cap // 2, cap - cap // 2), HeadTail(1 << 15, 1 << 15)

@@ -386,6 +386,7 @@ class Stall:
     moving_ranks: tuple[int, ...] = ()
     resolved: bool = False
     captured: float | None = None  # end of the first capture
+    job_started: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,6 +125,7 @@ def _exits(artefact: Artefact, data: bytes) -> Parsed:
 
 def _incident(artefact: Artefact, value: dict[str, Any]) -> Parsed:
     source = artefact.source("watch", taken=_float(value.get("captured")))
+    job = value.get("job")
     stall = Stall(
         source,
         str(value.get("trigger") or "")[:80],
@@ -138,9 +139,9 @@ def _incident(artefact: Artefact, value: dict[str, Any]) -> Parsed:
         ranks_of(value.get("moving_ranks")),
         value.get("resolved") is True,
         _float(value.get("captured")),
+        _float(job.get("started")) if isinstance(job, dict) else None,
     )
     out: list[Observation] = [stall]
-    job = value.get("job")
     if isinstance(job, dict) and (shape := _shape(source, job)):
         out.append(shape)
     return Parsed(tuple(out), (), (source,))
