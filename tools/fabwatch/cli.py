@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -91,9 +92,12 @@ def main() -> None:
         while at is not None and at.tb_next is not None:
             at = at.tb_next
         place = f"{at.tb_frame.f_code.co_filename}:{at.tb_lineno}" if at else "?"
-        click.echo(
-            f"fabwatch: internal error at {place}: {type(err).__name__}: {err}\n"
-            "fabwatch: this is a bug; FABWATCH_DEBUG=1 shows where it comes from",
-            err=True,
-        )
+        if isinstance(err, OSError) and err.errno == errno.ENOSPC:
+            told = f"fabwatch: cannot write: {err.strerror}; free space, or write elsewhere"
+        else:
+            told = (
+                f"fabwatch: internal error at {place}: {type(err).__name__}: {err}\n"
+                "fabwatch: this is a bug; FABWATCH_DEBUG=1 shows where it comes from"
+            )
+        click.echo(told, err=True)
         raise SystemExit(2 if sys.argv[1:2] == ["match"] else 1) from None

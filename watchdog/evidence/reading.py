@@ -103,7 +103,9 @@ def read(paths: Sequence[Path | str]) -> Reading:
     budget = Budget()
     labels = _labels(paths)
     for given, label in zip(paths, labels, strict=True):
-        if str(given) == "-":
+        if str(given) == "-" and sys.stdin is None:
+            got.problems.append(ReadError("stdin", "", "is closed", "pipe the evidence in"))
+        elif str(given) == "-":
             stream = os.fdopen(os.dup(sys.stdin.fileno()), "rb")
             _take(standard_input("stdin", stream, budget), got)
         else:

@@ -18,6 +18,8 @@ class Terminal(NamedTuple):
 
 def terminal() -> Terminal:
     """Look at standard output; a file or pipe gets plain text of 100 columns, or of COLUMNS."""
+    if sys.stdout is None:
+        return Terminal(100, False, False)
     tty = sys.stdout.isatty()
     width = shutil.get_terminal_size((100, 24)).columns if tty else _columns()
     color = tty and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
