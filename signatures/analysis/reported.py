@@ -32,6 +32,8 @@ def say(events: Iterable[LogEvent], rank_of_pid: Mapping[int, int], facts: Facts
     _set_up(events, rank_of_pid, facts)
     _working(events, facts)
     _gone(events, facts)
+    _uneven(events, facts)
+    _responded(events, facts)
     _calls(events, rank_of_pid, facts)
     _proxy(events, rank_of_pid, facts)
 
@@ -187,6 +189,37 @@ def _gone(events: list[LogEvent], facts: Facts) -> None:
     left = {r: cite for r, cite in done.items() if r not in timed_out}
     if timed_out and left and not set(done) & timed_out:
         facts.add(fact("process.left", ranks=left, cites=left.values(), said_by="job-log"))
+
+
+def _uneven(events: list[LogEvent], facts: Facts) -> None:
+    """One label with different lengths, from several processes, in a job that timed out."""
+    if not facts.of("timeout.reported"):
+        return
+    told: dict[str, dict[int, LogEvent]] = defaultdict(dict)
+    for event in events:
+        if event.kind == "shape:inputs.length-reported" and event.get("length").isdigit():
+            told[event.get("label")].setdefault(int(event.get("length")), event)
+    for label, lengths in told.items():
+        if len(lengths) > 1:
+            low, high = min(lengths), max(lengths)
+            rank = lengths[low].rank
+            facts.add(
+                fact("inputs.uneven", ranks=[] if rank is None else [rank], label=label,
+                     low=low, high=high, cites=[lengths[low].cite, lengths[high].cite])
+            )  # fmt: skip
+
+
+_ANSWERS = frozenset({"dump.written", "dump.seen", "dump.first", "dump.received"})
+
+
+def _responded(events: list[LogEvent], facts: Facts) -> None:
+    """Ranks whose own threads answered a request for a dump: they are neither stopped nor gone."""
+    cites: dict[int, str] = {}
+    for event in events:
+        if event.kind in _ANSWERS and event.rank is not None:
+            cites.setdefault(event.rank, event.cite)
+    for rank, cite in sorted(cites.items()):
+        facts.add(fact("process.responded", ranks=[rank], cites=[cite], how="dump"))
 
 
 # ---------------------------------------------------------------------- NCCL's calls

@@ -219,7 +219,7 @@ def test_the_sieve_finds_what_a_search_of_every_line_finds(tmp_path: Path) -> No
         shape("trial.sieve-b", "gadget burnt", "gadget burnt"),
     )
     shapes: Shapes = known()
-    lines = [f"line {n}: " + ("widget 7%d burnt" % (n % 10) if n % 7 == 0 else "fine")
+    lines = [f"line {n}: " + (f"widget 7{n % 10} burnt" if n % 7 == 0 else "fine")
              + (" gadget burnt" if n % 11 == 0 else "") for n in range(3000)]  # fmt: skip
     block = "\n".join(lines).encode()
     starts = shapes.sieve().starts(block)

@@ -137,6 +137,12 @@ VOCABULARY: dict[str, Entry] = {
         "python-stack",
         silent=("exception", "job-log", "python-stack"),
     ),
+    "inputs.uneven": _e(
+        "processes report different amounts of data under one label, and a collective timed out; "
+        "low, high",
+        "job-log",
+        silent=("job-log",),
+    ),
     "process.responded": _e(
         "did something of its own while others waited for it: wrote a dump, printed, a fresh page",
         "flight-recorder",
