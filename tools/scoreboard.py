@@ -27,7 +27,7 @@ from fabwatch.watchdog.evidence.reading import read  # noqa: E402
 
 ROOT = HERE.parent
 PAGE = ROOT / "docs" / "scoreboard.md"
-CORPORA = (ROOT / "tests" / "incidents", ROOT / "tests" / "bundles")
+CORPORA = (ROOT / "tests" / "incidents", ROOT / "tests" / "recorded")
 UNDECIDED = frozenset({"insufficient-evidence", "undecidable", "cannot-tell"})
 _KEEP = 4
 
