@@ -401,6 +401,7 @@ def _say_errors(
                 frame=_frame(error),
                 text=error.text[:200],
                 first=error.when == earliest,
+                nameless=rank is None,
             )
         )
         for pattern, known in (
