@@ -1,0 +1,158 @@
+"""Facts that need several lines, two looks, or both ends of a link; each with its failing twin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fabwatch.signatures.analysis import analyse
+from fabwatch.watchdog.evidence.facts import Fact, Facts
+from fabwatch.watchdog.evidence.known import Known
+from fabwatch.watchdog.evidence.reading import read
+
+WATCHDOG = (
+    "[rank{r}]:[E ProcessGroupNCCL.cpp:563] [Rank {r}] Watchdog caught collective operation "
+    "timeout: WorkNCCL(SeqNum=77, OpType={op}, NumelIn={n}, NumelOut={n}, Timeout(ms)={ms}) ran "
+    "for {ms} milliseconds before timing out.\n"
+)
+
+
+def late(rank: int, op: str = "ALLREDUCE", numel: int = 8, ms: int = 600000) -> str:
+    return WATCHDOG.format(r=rank, op=op, n=numel, ms=ms)
+
+
+def facts(tmp_path: Path, **files: str) -> Facts:
+    for name, text in files.items():
+        (tmp_path / name.replace("__", ".")).write_text(text)
+    return analyse(read([tmp_path])).facts
+
+
+def one(found: Facts, name: str) -> Fact:
+    (fact,) = found.of(name)
+    return fact
+
+
+@pytest.mark.parametrize(
+    ("second", "name"),
+    [
+        (late(3, "_ALLGATHER_BASE"), "collective.type-mismatched"),
+        (late(3, numel=9), "collective.size-mismatched"),
+        (late(3), ""),
+    ],
+)
+def test_time_outs_of_one_number_that_differ_are_a_mismatch(
+    tmp_path: Path, second: str, name: str
+) -> None:
+    found = facts(tmp_path, train__log=late(0) + late(1) + second)
+    told = {f.name for f in found if f.name.endswith("-mismatched")}
+    assert told == ({name} if name else set())
+    if name:
+        assert one(found, name).where.ranks == (3,)
+
+
+BAR = "Evaluating:  71%|#######   | 142/200 [{elapsed}<12:13,  7.90it/s]\n"
+
+
+def test_an_unfinished_bar_that_ran_until_the_time_out_is_rank_0_at_work(tmp_path: Path) -> None:
+    log = BAR.format(elapsed="9:58") + late(1) + late(2)
+    assert one(facts(tmp_path, train__log=log), "rank0.working").where.ranks == (0,)
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        BAR.format(elapsed="0:58") + late(1),
+        BAR.format(elapsed="9:58").replace("71%", "100%") + late(1),
+        BAR.format(elapsed="9:58") + late(0) + late(1),
+        BAR.format(elapsed="9:58"),
+    ],
+    ids=["stood early", "finished", "rank 0 timed out too", "nobody timed out"],
+)
+def test_a_bar_alone_does_not_put_rank_0_to_work(tmp_path: Path, log: str) -> None:
+    assert facts(tmp_path, train__log=log).of("rank0.working") == []
+
+
+def steps(*rates: float) -> str:
+    return "".join(f"[train] step {50 * n} {rate} it/s\n" for n, rate in enumerate(rates, 1))
+
+
+def test_a_loop_that_falls_to_a_third_and_goes_on_has_slowed(tmp_path: Path) -> None:
+    found = facts(tmp_path, train__log=steps(500, 510, 505, 490, 40, 41, 40))
+    assert float(one(found, "progress.slowed").get("factor") or 0) > 10
+
+
+def test_a_warm_up_that_gets_faster_has_not_slowed(tmp_path: Path) -> None:
+    assert facts(tmp_path, train__log=steps(5, 40, 500, 510, 505)).of("progress.slowed") == []
+
+
+INIT = "h:{pid}:9 [0] NCCL INFO comm 0x{c} rank 0 nranks 2 cudaDev 0 busId 1a000 - Init {what}\n"
+
+
+def test_a_communicator_that_was_begun_and_never_completed_is_told(tmp_path: Path) -> None:
+    log = INIT.format(pid=1234, c="a1", what="START") + INIT.format(pid=1234, c="b2", what="START")
+    done = INIT.format(pid=1234, c="a1", what="COMPLETE")
+    assert facts(tmp_path, nccl__log=log + done).known("init.incomplete") is Known.YES
+    whole = log + done + INIT.format(pid=1234, c="b2", what="COMPLETE")
+    assert facts(tmp_path, nccl__log=whole).known("init.incomplete") is Known.NO
+
+
+def test_an_error_that_the_job_got_over_is_not_left_unexplained(tmp_path: Path) -> None:
+    bad = "2026-01-01 00:00:00 ERROR optional thing not there\n"
+    assert facts(tmp_path, train__log=bad + steps(5, 5, 5, 5)).of("error.unexplained") == []
+    assert facts(tmp_path, train__log=steps(5, 5, 5, 5) + bad).of("error.unexplained")
+
+
+LINK = (
+    "{n}: {name}: <{flags}> mtu 1500 qdisc {qdisc} state {state} mode DEFAULT group default\n"
+    "    link/ether 46:27:c8:52:5c:68 brd ff:ff:ff:ff:ff:ff\n"
+    "    RX:  bytes packets errors dropped  missed   mcast\n"
+    "    {rx} 100 0 0 0 0\n"
+    "    TX:  bytes packets errors dropped carrier collsns\n"
+    "    {rx} 100 0 0 0 0\n"
+)
+UP = "BROADCAST,MULTICAST,UP,LOWER_UP"
+
+
+def link(name: str, flags: str = UP, state: str = "UP", rx: int = 10**9, qdisc: str = "mq") -> str:
+    return LINK.format(n=2, name=name, flags=flags, state=state, rx=rx, qdisc=qdisc)
+
+
+def test_an_end_that_was_set_down_explains_the_carrier_that_the_other_misses(
+    tmp_path: Path,
+) -> None:
+    found = facts(
+        tmp_path,
+        iplink__na__txt=link("eth5", "NO-CARRIER,BROADCAST,MULTICAST,UP", "DOWN"),
+        iplink__nb__txt=link("eth6", "BROADCAST,MULTICAST", "DOWN"),
+    )
+    down = one(found, "link.down")
+    assert (down.where.hosts, down.get("how")) == (("nb",), "set-down")
+
+
+def test_a_spare_port_without_carrier_is_no_fault(tmp_path: Path) -> None:
+    spare = link("eth5", "NO-CARRIER,BROADCAST,MULTICAST,UP", "DOWN", rx=0)
+    assert facts(tmp_path, iplink__na__txt=spare).of("link.down") == []
+
+
+@pytest.mark.parametrize(("qdisc", "many"), [("tbf", 1), ("netem", 1), ("mq", 0), ("fq", 0)])
+def test_a_discipline_that_shapes_limits_a_link(tmp_path: Path, qdisc: str, many: int) -> None:
+    found = facts(tmp_path, iplink__na__txt=link("eth5", qdisc=qdisc))
+    assert len(found.of("link.limited")) == many
+
+
+SEND = (
+    "h:{pid}:9 [0] NCCL INFO {op}: opCount 0 sendbuff 0x7f1 recvbuff (nil) count 4 datatype 7 op 0 "
+    "root {peer} comm 0x{c} [nranks=2] stream 0x55d\n"
+)
+
+
+@pytest.mark.parametrize(("op", "many"), [("Send", 1), ("Recv", 0)])
+def test_two_sends_without_a_receive_wait_for_each_other(
+    tmp_path: Path, op: str, many: int
+) -> None:
+    start = INIT.format(pid=1111, c="a1", what="COMPLETE")
+    start += INIT.format(pid=2222, c="b2", what="COMPLETE").replace("rank 0", "rank 1")
+    calls = SEND.format(pid=1111, c="a1", peer=1, op="Send")
+    calls += SEND.format(pid=2222, c="b2", peer=0, op=op)
+    assert len(facts(tmp_path, nccl__log=start + calls).of("p2p.deadlocked")) == many
