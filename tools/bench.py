@@ -110,12 +110,20 @@ def step_ratio(count: int, seconds: float, backend: str, ranks: int) -> None:
     )
 
 
-def _cpu_and_memory(pid: int) -> tuple[float, int]:
-    """CPU seconds so far and resident KiB of a process."""
+def _parent(pid: int) -> int:
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    ticks = int(fields[11]) + int(fields[12])
-    resident = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
-    return ticks / TICKS_PER_SECOND, int(resident[1]) if resident else 0
+    return int(fields[1])
+
+
+def _cpu_and_memory(pids: list[int]) -> tuple[float, int]:
+    """CPU seconds so far and resident KiB of some processes together."""
+    ticks = resident = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        ticks += int(fields[11]) + int(fields[12])
+        found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
+        resident += int(found[1]) if found else 0
+    return ticks / TICKS_PER_SECOND, resident
 
 
 def agent_cost(seconds: float, backend: str, ranks: int) -> None:
@@ -133,30 +141,33 @@ def agent_cost(seconds: float, backend: str, ranks: int) -> None:
             cwd=folder,
         )
 
-        def agents() -> dict[str, int]:
-            found = {"stub": wrapped.pid}
+        def ours() -> dict[str, list[int]]:
+            """Pids: the stub, and the agent with its helpers (the holder, the warm capture)."""
+            found: dict[str, list[int]] = {"stub": [wrapped.pid], "agent and helpers": []}
             for entry in Path("/proc").iterdir():
                 with contextlib.suppress(OSError):
-                    line = (entry / "cmdline").read_bytes().split(b"\0")
-                    if b"fabwatch.watchdog.agent" in line and any(
-                        folder.encode() in part for part in line
-                    ):
-                        found["agent"] = int(entry.name)
+                    words = (entry / "cmdline").read_bytes().split(b"\0")
+                    agent = b"fabwatch.watchdog.agent" in words
+                    parent = _parent(int(entry.name)) if entry.name.isdigit() else 0
+                    if agent and any(word.startswith(folder.encode()) for word in words):
+                        found["agent and helpers"].append(int(entry.name))
+                    elif parent in found["agent and helpers"]:
+                        found["agent and helpers"].append(int(entry.name))
             return found
 
         time.sleep(15)
-        watched = agents()
-        before = {name: _cpu_and_memory(pid) for name, pid in watched.items()}
+        watched = ours()
+        before = {name: _cpu_and_memory(pids) for name, pids in watched.items()}
         begin = time.monotonic()
         time.sleep(seconds)
         took = time.monotonic() - begin
-        samples = {name: _cpu_and_memory(pid) for name, pid in watched.items()}
+        after = {name: _cpu_and_memory(pids) for name, pids in watched.items()}
         wrapped.wait(timeout=120)
-        for name, (cpu, resident) in samples.items():
+        for name, (cpu, resident) in after.items():
             share = (cpu - before[name][0]) / took
             print(
                 f"{name}: {share * 100:.2f} % of one core over {took:.0f} s, "
-                f"{resident / 1024:.0f} MB resident"
+                f"{resident / 1024:.0f} MB resident in {len(watched[name])} process(es)"
             )
 
 
@@ -190,10 +201,15 @@ def probe_tick(count: int) -> None:
 def overhead(options: argparse.Namespace) -> None:
     """All of it."""
     ranks = 1 if options.backend == "gloo" else options.ranks
-    per_collective(options.pairs, options.backend, ranks)
-    probe_tick(max(3, options.pairs // 3))
-    agent_cost(30, options.backend, options.ranks)
-    step_ratio(options.pairs, options.seconds, options.backend, options.ranks)
+    wanted = options.only.split(",")
+    if "collective" in wanted:
+        per_collective(options.pairs, options.backend, ranks)
+    if "probe" in wanted:
+        probe_tick(max(3, options.pairs // 3))
+    if "agent" in wanted:
+        agent_cost(30, options.backend, options.ranks)
+    if "step" in wanted:
+        step_ratio(options.pairs, options.seconds, options.backend, options.ranks)
 
 
 def main() -> None:
@@ -201,6 +217,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(required=True)
     command = commands.add_parser("overhead", help="what watching costs the job")
+    command.add_argument("--only", default="collective,probe,agent,step")
     command.add_argument("--pairs", type=int, default=12)
     command.add_argument("--seconds", type=float, default=8.0)
     command.add_argument("--backend", default="gloo", choices=["gloo", "nccl"])
