@@ -143,17 +143,16 @@ def agent_cost(seconds: float, backend: str, ranks: int) -> None:
 
         def ours() -> dict[str, list[int]]:
             """Pids: the stub, and the agent with its helpers (the holder, the warm capture)."""
-            found: dict[str, list[int]] = {"stub": [wrapped.pid], "agent and helpers": []}
+            agents: list[int] = []
             for entry in Path("/proc").iterdir():
                 with contextlib.suppress(OSError):
                     words = (entry / "cmdline").read_bytes().split(b"\0")
-                    agent = b"fabwatch.watchdog.agent" in words
-                    parent = _parent(int(entry.name)) if entry.name.isdigit() else 0
-                    if agent and any(word.startswith(folder.encode()) for word in words):
-                        found["agent and helpers"].append(int(entry.name))
-                    elif parent in found["agent and helpers"]:
-                        found["agent and helpers"].append(int(entry.name))
-            return found
+                    agent = b"fabwatch.watchdog.agent" in words and any(
+                        word.startswith(folder.encode()) for word in words
+                    )
+                    if agent or _parent(int(entry.name)) in agents:
+                        agents.append(int(entry.name))
+            return {"stub": [wrapped.pid], "agent and helpers": agents}
 
         time.sleep(15)
         watched = ours()
