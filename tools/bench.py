@@ -144,7 +144,7 @@ def agent_cost(seconds: float, backend: str, ranks: int) -> None:
         def ours() -> dict[str, list[int]]:
             """Pids: the stub, and the agent with its helpers (the holder, the warm capture)."""
             agents: list[int] = []
-            for entry in Path("/proc").iterdir():
+            for entry in Path("/proc").glob("[0-9]*"):
                 with contextlib.suppress(OSError):
                     words = (entry / "cmdline").read_bytes().split(b"\0")
                     agent = b"fabwatch.watchdog.agent" in words and any(
