@@ -67,3 +67,10 @@ def test_a_log_with_holes_and_a_progress_bar_is_still_read() -> None:
     done = shell('"$1" -m fabwatch match -', b"\0" * 50 + b"10%\b\b\b20%\n" * 5 + LOG)
     assert done.returncode in (0, 3)
     assert b"train.py:3" in done.stdout
+
+
+def test_a_log_that_shows_no_exit_code_does_not_deny_one() -> None:
+    """One rank's own output holds its exception, and cannot show how its process ended."""
+    done = shell('"$1" -m fabwatch match -', LOG)
+    assert done.returncode == 0
+    assert b"rank-exception-peers-wait" in done.stdout

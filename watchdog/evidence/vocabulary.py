@@ -68,9 +68,14 @@ VOCABULARY: dict[str, Entry] = {
     # ---- one rank's process
     "process.stopped": _e("state T or t, or its cgroup is frozen", "process"),
     "process.uninterruptible": _e("state D in every snapshot taken; wchan in detail", "process"),
-    "process.exited": _e("ended with a non-zero exit code; code, first", "exit", "job-log"),
+    "process.exited": _e(
+        "ended with a non-zero exit code; code, first", "exit", "job-log", silent=("job-log",)
+    ),
     "process.killed": _e(
-        "ended by a signal that nobody of the job sent; signal, first", "exit", "job-log"
+        "ended by a signal that nobody of the job sent; signal, first",
+        "exit",
+        "job-log",
+        silent=("job-log",),
     ),
     "process.left": _e(
         "ended with code 0, or is in teardown, while others still call collectives",
