@@ -9,7 +9,8 @@ import pytest
 pytest.importorskip("torch", reason="the trials train real jobs")
 
 from fabwatch.chaos.drills import cgroups
-from fabwatch.chaos.drills.cells import CELLS
+from fabwatch.chaos.drills.cells import CELLS, FAULTS
+from fabwatch.chaos.drills.cells import CONTROLS as HEALTHY
 from fabwatch.chaos.drills.trial import Outcome, run
 
 REPRESENTATIVE = [
@@ -59,6 +60,33 @@ def test_the_broken_rank_is_named_and_nobody_else(trials, name, culprit):
 @pytest.mark.parametrize("name", CONTROLS)
 def test_a_healthy_job_raises_no_alarm(trials, name):
     outcome = trials[name, None].result()
+    assert outcome.right, outcome.as_json()
+
+
+REST = [
+    (cell.name, culprit)
+    for cell in FAULTS
+    for culprit in (0, 2)
+    if (cell.name, culprit) not in REPRESENTATIVE
+]
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("name", "culprit"), REST)
+def test_the_rest_of_the_matrix_names_the_broken_rank_too(tmp_path, name, culprit):
+    cell = CELLS[name]
+    if not all(cgroups.available(need) for need in cell.needs):
+        pytest.skip(f"this host lets nobody make a {cell.needs} cgroup")
+    outcome = run(cell, culprit, tmp_path / "trial")
+    assert outcome.right, outcome.as_json()
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", [c.name for c in HEALTHY if c.name not in CONTROLS])
+def test_the_other_healthy_jobs_raise_no_alarm_either(tmp_path, name):
+    outcome = run(CELLS[name], None, tmp_path / "trial")
     assert outcome.right, outcome.as_json()
 
 
