@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 
 from fabwatch.watchdog.evidence import vocabulary
@@ -73,6 +74,22 @@ class _Kind:
     came: int = 0
 
 
+@lru_cache(maxsize=64)
+def _fewest(literals: tuple[tuple[bytes, int], ...]) -> list[tuple[bytes, int]]:
+    """The literals that are enough, digits made equal; kept, since every file asks for the same."""
+    equal: dict[bytes, int] = {}
+    for text, wanted in literals:
+        key = text.translate(_DIGITS)
+        equal[key] = min(wanted, equal.get(key, wanted))
+    # A text that holds another one of the same class or a greedier one adds nothing.
+    ordered = sorted(equal.items(), key=lambda item: (len(item[0]), item))
+    kept: list[tuple[bytes, int]] = []
+    for text, wanted in ordered:
+        if not any(short in text and take <= wanted for short, take in kept):
+            kept.append((text, wanted))
+    return kept
+
+
 class Sieve:
     """Finds the lines of a block that hold a literal, at a cost that repetition does not raise.
 
@@ -83,16 +100,7 @@ class Sieve:
 
     def __init__(self, literals: Mapping[bytes, int]) -> None:
         """``literals`` maps a text to EVERY, OFTEN or SOME."""
-        equal: dict[bytes, int] = {}
-        for text, wanted in literals.items():
-            key = text.translate(_DIGITS)
-            equal[key] = min(wanted, equal.get(key, wanted))
-        # A text that holds another one of the same class or a greedier one adds nothing.
-        ordered = sorted(equal.items(), key=lambda item: (len(item[0]), item))
-        self.literals: list[tuple[bytes, int]] = []
-        for text, wanted in ordered:
-            if not any(short in text and take <= wanted for short, take in self.literals):
-                self.literals.append((text, wanted))
+        self.literals = _fewest(tuple(sorted(literals.items())))
         self._dull: set[bytes] = set()
         self._hits: dict[bytes, _Kind] = {}
         self._bytes = 0
