@@ -160,6 +160,7 @@ class Finder:
     _ranks: dict[int, Rank] = field(default_factory=dict)
     _strays: set[int] = field(default_factory=set)
     _known: set[int] = field(default_factory=set)
+    _helpers: set[tuple[int, int]] = field(default_factory=set)
 
     # -------------------------------------------------------------- looking
 
@@ -200,6 +201,7 @@ class Finder:
             if node.ppid and node.ppid not in self.nodes and pid != self.root:
                 self._chain(node, old, now)
         self._ranks = {r.pid: r for r in self._choose(pages)}
+        self._note_helpers()
         return tuple(sorted(self._ranks.values(), key=lambda r: r.rank))
 
     def _look(self, pid: int, known: _Node | None, now: float) -> _Node | None:
@@ -251,6 +253,18 @@ class Finder:
             if procfs.environ(pid, frozenset({RUN_ID.encode()})).get(RUN_ID) == wanted:
                 self._strays.add(pid)
         self._known = here
+
+    def _note_helpers(self) -> None:
+        """Remember what runs below a Python rank under its claim: it inherits no rank from it."""
+        here = {(node.pid, node.start_ticks) for node in self.nodes.values()}
+        self._helpers &= here
+        for node in self.nodes.values():
+            for up in self._above(node):
+                if node.claim is None or up.claim is None or up.claim.key != node.claim.key:
+                    break
+                if up.pid in self._ranks and up.is_python:
+                    self._helpers.add((node.pid, node.start_ticks))
+                    break
 
     # -------------------------------------------------------------- choosing
 
@@ -306,7 +320,8 @@ class Finder:
         """The process that is the rank, of each subtree with one claim in its environment."""
         members: dict[int, list[tuple[int, _Node]]] = {}
         for node in self.nodes.values():
-            if node.claim is None:
+            helper = (node.pid, node.start_ticks) in self._helpers
+            if node.claim is None or (helper and node.pid not in paged):
                 continue
             head, depth = node, 0
             for up in self._above(node):

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 
@@ -211,6 +212,26 @@ def test_processes_that_left_the_tree_are_found_by_the_run_they_belong_to(tree):
     (rank,) = finder.scan(full=True)
     assert rank.rank == 0
     assert Finder(root, "another-run").scan(full=True) == ()
+
+
+def test_what_outlives_the_rank_that_started_it_is_no_rank(tree):
+    """A program that a training step runs has the rank's variables, and no part in the job."""
+    body = """
+        run = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]]).wait()"
+        kids.append(subprocess.Popen([py, '-c', run, sleep], env=env(RANK=3, WORLD_SIZE=4)))
+    """
+    root = tree(body, 1, FABWATCH_RUN_ID="outlived")
+    finder = Finder(root, "outlived")
+    (rank,) = finder.scan(full=True)
+    (child,) = procfs.children(rank.pid)
+    os.kill(rank.pid, 9)
+    deadline = time.monotonic() + 20
+    while (stat := procfs.stat(rank.pid)) and stat.state not in "ZX":
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert procfs.stat(child) is not None
+    for _ in range(2):
+        assert child not in {one.pid for one in finder.scan(full=True)}
 
 
 def test_the_newest_attempt_of_a_rank_counts(tree):
