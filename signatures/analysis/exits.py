@@ -164,7 +164,8 @@ def judge(
     which torch's own watchdog aborts processes. ``since``: epoch seconds at which a standstill
     was noted; whoever died after it did not cause it.
     """
-    events = list(events)
+    events, exits = list(events), list(exits)
+    counted = any(one.oom_killed is not None for one in exits)
     errors = [_completed(error, events) for error in errors]
     leaving = {
         e.rank: e.type
@@ -196,7 +197,7 @@ def judge(
         else:
             by_rank[error.rank].append(error)
     _claim_nameless(nameless, by_rank, last)
-    oom = _oom_ranks(last, events, rank_of_pid, facts)
+    oom = _oom_ranks(last, events, rank_of_pid, counted, facts)
     told = bool(nameless) and all(is_consequent(e) for e in nameless)
     aborts = told or timed_out or any(CONSEQUENT.search(e.text) for e in events)
     deaths: dict[int, Death] = {}
@@ -245,8 +246,10 @@ def _oom_ranks(
     last: Mapping[int, Exit],
     events: Iterable[LogEvent],
     rank_of_pid: Mapping[int, int],
+    counted: bool,
     facts: Facts,
 ) -> dict[int, tuple[str, ...]]:
+    """Ranks that the OOM killer ended; ``counted``: somebody looked at an exit's cgroup."""
     out: dict[int, tuple[str, ...]] = {}
     pids = {one.pid: rank for rank, one in last.items() if one.pid} | dict(rank_of_pid)
     scope: dict[int, str] = {}
@@ -264,7 +267,6 @@ def _oom_ranks(
             out[who] = (*out.get(who, ()), event.cite)
             memcg = "memcg" in event.text.lower() or "cgroup" in event.text.lower()
             scope.setdefault(who, "cgroup" if memcg else "global")
-    counted = [one.oom_killed for one in last.values() if one.oom_killed is not None]
     if not out and not counted:
         _unclaimed_oom(events, facts)
     for rank, cites in sorted(out.items()):

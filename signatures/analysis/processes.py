@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from fabwatch.watchdog.evidence.facts import Facts, fact
 from fabwatch.watchdog.evidence.observations import (
+    Frame,
     LogEvent,
     ProcessState,
     ProgressPage,
@@ -168,7 +169,11 @@ def _gil(
 
 def _holder(stack: RankStacks) -> ThreadStack | None:
     """The thread with the GIL. One without Python frames is the interpreter starting or ending."""
-    return next((t for t in stack.threads if t.gil and t.frames), None)
+    return next((t for t in stack.threads if t.gil and any(map(_is_python, t.frames))), None)
+
+
+def _is_python(frame: Frame) -> bool:
+    return frame.file.endswith(".py") or frame.file.startswith("<")
 
 
 def _place(thread: ThreadStack) -> tuple[object, ...]:

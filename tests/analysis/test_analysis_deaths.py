@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fabwatch.signatures.analysis import analyse
+from fabwatch.watchdog.evidence.observations import LogEvent, Source
 
 CLOSED = "[/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:4711"
 CULPRITS = pytest.mark.parametrize("culprit", [0, 2])
@@ -114,6 +115,20 @@ def test_the_oom_killer_is_told_from_any_other_kill(world):
     w.waiting(0, 1, 3)
     w.exit(2, signal=9, order=1)
     assert not analyse(w.read()).facts.of("process.oom-killed")
+
+
+def test_a_kernel_kill_of_nobody_known_is_not_the_jobs_where_each_exit_was_looked_at(world):
+    for looked, found in ((False, 0), (None, 1)):
+        w = world()
+        w.waiting(0, 1, 3)
+        w.behind(2)
+        w.stall(still=(0, 1, 3), detected=100.0, waited_s=20.0)
+        w.exit(2, signal=15, order=1, when=110.0, oom_killed=looked)
+        text = "Memory cgroup out of memory: Killed process 999 (python3) total-vm:1kB"
+        fields = (("pid", "999"), ("scope", "cgroup"))
+        source = Source("dmesg.txt", "kernel-log")
+        w.add("events", LogEvent(source, "oom-kill", 1, text, fields=fields))
+        assert len(analyse(w.read()).facts.of("process.oom-killed")) == found
 
 
 def test_a_timed_out_victim_that_exits_first_is_not_blamed(world):

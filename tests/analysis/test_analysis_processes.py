@@ -24,6 +24,16 @@ def test_a_stale_page_and_one_thread_with_the_gil_in_every_look_is_a_held_gil(wo
         assert (root.kind, root.ranks) == ("host-stall", (1,))
 
 
+def test_a_gil_in_a_thread_without_python_frames_is_an_interpreter_that_ends(world):
+    for frame, held in ((("gc_collect_main", "libpython3.11.so.1.0", 0), []), (REGEX[0], [(1,)])):
+        w = world()
+        w.waiting(0, 2, 3)
+        w.behind(1)
+        w.page(1, stale=True)
+        w.stack(1, frame, active=True, gil=True)
+        assert facts(w, "gil.held") == held
+
+
 def test_a_gil_that_changes_hands_is_not_held(world):
     w = world()
     w.behind(1)
