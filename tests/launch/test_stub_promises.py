@@ -195,6 +195,8 @@ def test_what_the_parent_ignored_stays_ignored_and_pythons_own_do_not(launches):
     """nohup's SIGHUP and a background job's SIGINT; SIGPIPE and SIGXFSZ are Python's doing."""
 
     def ignore() -> None:
+        for number in (signal.SIGQUIT, signal.SIGTERM, signal.SIGTSTP, signal.SIGTTOU):
+            signal.signal(number, signal.SIG_DFL)  # whatever the test runner's own parent ignored
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})

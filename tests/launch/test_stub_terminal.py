@@ -39,6 +39,10 @@ class Terminal:
         self.text = b""
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
+            for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP):
+                signal.signal(
+                    number, signal.SIG_DFL
+                )  # a test runner in the background ignores some
             os.execve(argv[0], argv, env)
 
     def expect(self, words: str, deadline_s: float = 30.0) -> str:

@@ -99,7 +99,9 @@ def alone(rig, text, **variables):
 
 def test_a_two_rank_job_has_two_pages_with_groups_and_counts(rig):
     """The launcher has none; counts move; the job's output and exit are its own."""
-    job = torchrun(rig, TWO + "steps('end')\nprint('done', rank)\nd.destroy_process_group()\n")
+    job = torchrun(
+        rig, TWO + "steps('end')\nos.write(1, b'done %d\\n' % rank)\nd.destroy_process_group()\n"
+    )
     first = rig.until(
         lambda: len(p := rig.pages()) == 2 and all(q.status for q in p) and p, "pages"
     )

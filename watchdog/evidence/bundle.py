@@ -9,6 +9,9 @@ import msgspec
 OURS = frozenset({"verdict.json", "summary.md", "agent.log", "launch.json", "report.html"})
 """Files of a run or incident that are conclusions or our own chatter, never evidence."""
 
+LEFTOVERS = frozenset({".err", ".part"})
+"""Endings of our own notes and half-written files: what a probe answered too late, for example."""
+
 RUN_PARTS = ("exits.jsonl", "manifest.json", "exceptions", "fr", "nccl")
 """What of a run also speaks about its newest incident."""
 

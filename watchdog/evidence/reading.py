@@ -174,6 +174,8 @@ def _skip_nothing(path: Path) -> bool:
 
 def _skip_ours(root: Path) -> Callable[[Path], bool]:
     def skip(path: Path) -> bool:
+        if path.suffix in bundle.LEFTOVERS:
+            return True
         return path.parent == root and path.name in bundle.OURS | {"ledger.jsonl"}
 
     return skip
