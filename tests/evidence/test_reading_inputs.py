@@ -351,3 +351,24 @@ def test_ranks_of_a_small_communicator_are_not_taken_for_ranks_of_the_job(
 def test_reading_module_has_the_documented_entry_points() -> None:
     """Others import these names."""
     assert callable(reading.read) and callable(reading.incidents_of)
+
+
+def test_what_a_probe_answered_too_late_is_no_exception_of_the_job(tmp_path: Path) -> None:
+    """Our own note beside the artefacts of an incident is not read as the job's words."""
+    rank = tmp_path / "ranks" / "1"
+    rank.mkdir(parents=True)
+    (tmp_path / "incident.json").write_text('{"schema": "fabwatch.incident/1", "trigger": "stall"}')
+    (rank / "proc_rank_1.txt").write_text(
+        "# /proc/7/status\nName:\tpython\nState:\tS (sleeping)\nPid:\t7\n"
+    )
+    text = "ValueError: this torch has no _dump_nccl_trace\n"
+    (rank / "nccl_trace_rank_1.err").write_text(text)
+    reading = read([tmp_path])
+    assert not reading.errors
+    assert not any("_dump_nccl_trace" in event.text for event in reading.events)
+    (rank / "stderr.log").write_text(
+        "[rank1]: Traceback (most recent call last):\n"
+        '[rank1]:   File "/job/train.py", line 3, in step\n[rank1]:     go()\n'
+        f"[rank1]: {text}"
+    )
+    assert read([tmp_path]).errors
