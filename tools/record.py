@@ -17,6 +17,11 @@ from pathlib import Path
 
 LEFT_OUT = {"verdict.json", "summary.md", "agent.log", "launch.json"}
 """What a diagnosis writes itself, or must not need."""
+PRIVATE = (
+    "env_rank_*", "dmesg.txt", "versions.txt", "cgroup.txt", "job.json", "manifest.json",
+    "proc_net_tcp.txt", "ss.txt", "netstat.txt", "sysfs_net.txt", "ip_link.txt",
+)  # fmt: skip
+"""What tells about the machine that was recorded on rather than about its job."""
 LARGEST = 2 << 20
 
 
@@ -35,7 +40,7 @@ def pack(run: Path, target: Path, replace: list[tuple[bytes, bytes]]) -> int:
             inside = path.relative_to(run)
             if not path.is_file() or path.is_symlink() or path.name in LEFT_OUT:
                 continue
-            if inside.parts[0] == "live":
+            if inside.parts[0] == "live" or any(path.match(private) for private in PRIVATE):
                 continue
             data = path.read_bytes()
             for old, new in replace:

@@ -455,8 +455,10 @@ def _say_deaths(
             say("process.killed", signal=number)
         if number in _FAULT_SIGNALS:
             say("process.segfaulted", signal=number)
-        if number == signals.SIGABRT:
+        if number == signals.SIGABRT and death.primary:
             say("process.aborted", signal=number)
+        elif number == signals.SIGABRT:
+            facts.unknowable.add("process.aborted")  # it did, as somebody else's victim
         if number in _OUTSIDE and not one.ours and not began:
             say("process.terminated", signal=number)
         if rank in leavers:

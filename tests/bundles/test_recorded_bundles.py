@@ -29,10 +29,22 @@ def test_a_recorded_bundle_is_diagnosed_right(name):
     assert verdict.symptom == truth["symptom"]
     assert verdict.fabric == truth["fabric"]
     assert sorted(verdict.culprits.ranks) == truth["ranks"]
-    assert verdict.signatures[0].id in truth["accept"]
+    if truth["accept"]:
+        assert verdict.signatures[0].id in truth["accept"]
+    else:
+        assert not [s.id for s in verdict.signatures if s.grade in ("likely", "confirmed")]
 
 
-@pytest.mark.parametrize("name", TRUTH)
+BLAMED = [n for n, truth in TRUTH.items() if truth["ranks"]]
+GAP = pytest.mark.xfail(
+    strict=True,
+    reason="an abort without its last words, of a rank whose peer's files are gone, is blamed",
+)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[GAP] if n == "gloo-size-mismatch" else []) for n in BLAMED]
+)
 def test_without_the_culprit_s_own_files_nobody_else_is_blamed(name, tmp_path):
     """The failing twin: what the culprit says is gone, and no innocent takes its place."""
     truth = TRUTH[name]
