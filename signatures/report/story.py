@@ -96,7 +96,7 @@ def _diagnosed(verdict: Verdict, now: float | None) -> _Told:
         Section("why", tuple(_reasons(best, for_it=True)), most=4),
         Section("against", tuple([*_reasons(best, for_it=False), *_doubts(verdict)])),
         Section("fabric", tuple(_fabric(verdict)), most=2),
-        Section("also", tuple(_others(verdict.signatures[1:])), most=2, width=1),
+        Section("also", tuple(_others(_rivals(verdict))), most=2, width=1),
         Section("fetch next", _asks(verdict, best), most=1 if sure else 2, width=2),
         Section("first aid", tuple(_aid(best)), most=5),
         Section("playbook", _playbook(best), width=1),
@@ -234,6 +234,14 @@ def _doubts(verdict: Verdict) -> Iterator[Line]:
 
 def _fabric(verdict: Verdict) -> Iterator[Line]:
     yield Line(verdict.fabric, "; ".join(clean(r) for r in verdict.fabric_reasons[:2]))
+
+
+def _rivals(verdict: Verdict) -> Sequence[Candidate]:
+    """What else a reader should know of: beside a confirmed first, not what is merely possible."""
+    rest = verdict.signatures[1:]
+    if verdict.signatures and verdict.signatures[0].grade == "confirmed":
+        return [one for one in rest if one.grade in ("confirmed", "likely")]
+    return rest
 
 
 def _others(candidates: Sequence[Candidate]) -> Iterator[Line]:
