@@ -248,3 +248,21 @@ def test_malformed_entries_are_counted_not_fatal(make_artefact: Any) -> None:
     parsed = read(make_artefact, dump(entry(), {"profiling_name": 7}, 5, entry(record_id=3)))  # type: ignore[arg-type]
     assert len(trace(parsed).ops) == 2
     assert "2 entries are malformed" in str(parsed.errors[0])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(b"}" + b")" + b"\x85" * 2_000_000 + b"Ns.", id="deep"),
+        pytest.param(b"}" + b")" + b"\x85q\x01" * 200_000 + b"Ns.", id="deep-memoized"),
+        pytest.param(b"}" + b"K\x01" + b"2\x86" * 60 + b"Ns.", id="doubled"),
+    ],
+)
+def test_a_key_that_would_crash_or_never_hash_is_refused(body: bytes) -> None:
+    for data in (b"\x80\x02" + body, b"\x80\x02" + body[:-2]):
+        with pytest.raises(Refused):
+            load(data)
+
+
+def test_ordinary_pairs_in_pairs_are_read() -> None:
+    assert load(pickle.dumps({"a": (("0", "default_pg"), (1, (2, 3)))})).value

@@ -41,7 +41,7 @@ _TEXTS = b"|".join(
     b"%b[\\s\\S]{%d}" % (re.escape(bytes([length])), length) for length in range(1, 41)
 )
 _RUN = re.compile(
-    rb"(?:[}\])\(Nuesatld\x85\x86\x87\x88\x89\x8f\x900-2\x94]"
+    rb"(?:[}\])\(Nuesatld\x85\x86\x87\x88\x89\x8f\x90\x94]"
     rb"|K[\s\S]|h[\s\S]|q[\s\S]|M[\s\S]{2}|J[\s\S]{4}|j[\s\S]{3}\x00|r[\s\S]{3}\x00"
     rb"|G[\s\S]{8}|\x95[\s\S]{8}|\x80[\x00-\x05]"
     rb"|\x8a(?:\x00|\x01[\s\S]|\x02[\s\S]{2}|\x03[\s\S]{3}|\x04[\s\S]{4}|\x05[\s\S]{5}"
@@ -60,9 +60,19 @@ _LINES = {0x49, 0x4C, 0x46, 0x56, 0x53, 0x70, 0x67}  # I L F V S p g: text lines
 _NAMES = {code.code: code.name for code in pickletools.opcodes}
 
 
+_NESTED = re.compile(rb"(?:[\x85-\x87](?:q[\s\S]|r[\s\S]{4}|\x94)?){9}")
+"""Tuples in tuples in tuples: hashing them as a key overflows the interpreter's own stack."""
+
+
 def check(data: bytes) -> int:
-    """Walk the opcodes; the offset after STOP. Raises Refused or Truncated."""
+    """Walk the opcodes; the offset after STOP. Raises Refused or Truncated.
+
+    DUP and POP are not plain data's either: doubling a tuple makes a key that never hashes.
+    """
     at, size = 0, len(data)
+    nested = _NESTED.search(data)
+    if nested:
+        raise Refused(f"tuples nested more than 8 deep at byte {nested.start()}")
     while at < size:
         # A bounded slice keeps the regular expression's own bookkeeping small.
         run = _RUN.match(data, at, at + 262144)
