@@ -445,6 +445,8 @@ class Desk:
             if code not in (0, 1, 3):
                 self.log.error("diagnosis-failed", code=code, run=not what, output=text[-2000:])
                 text = ""
+                if what is None:
+                    self._inherit()
             if what is None:
                 self.run_screen = text
             else:
@@ -623,6 +625,19 @@ class Desk:
             incident.save()
         except OSError as err:
             self.log.error("incident-not-saved", error=str(err))
+
+    def _inherit(self) -> None:
+        """The run's own diagnosis did not end in time: what its incident came to before stands."""
+        incident = self.current
+        if incident is None or incident.resolved:
+            return
+        for name in ("verdict.json", "summary.md"):
+            part = self.run_dir / f".{name}.{os.getpid()}.part"
+            try:
+                shutil.copyfile(incident.folder / name, part)
+                part.replace(self.run_dir / name)
+            except OSError as err:
+                self.log.error("verdict-not-copied", name=name, error=str(err))
 
     def _copy_exits(self, incident: Incident) -> None:
         target = incident.folder / "exits.jsonl"
