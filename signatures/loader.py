@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from fabwatch.signatures import model
+from fabwatch.signatures import kept, model
 from fabwatch.signatures.model import (
     Case,
     Clue,
@@ -26,6 +27,9 @@ from fabwatch.signatures.shapes import (
 )
 from fabwatch.signatures.strict_yaml import Problems, Reader, Tree, parse, scalar
 from fabwatch.signatures.versions import bad_range
+from fabwatch.watchdog.evidence import facts as evidence_facts
+from fabwatch.watchdog.evidence import shapes as evidence_shapes
+from fabwatch.watchdog.evidence import vocabulary as evidence_vocabulary
 from fabwatch.watchdog.evidence.facts import Fact, Where
 from fabwatch.watchdog.evidence.shapes import Shape, known_of, learn
 from fabwatch.watchdog.evidence.vocabulary import VOCABULARY
@@ -66,11 +70,28 @@ def load(*folders: str | Path, builtin: bool = True) -> Library:
 
 @lru_cache(maxsize=1)
 def _builtin() -> Library:
+    files = list(_files([HOME, SHARED], []))
+    key = kept.key_of([*files, *_READERS])
+    if (had := kept.get(key)) is not None:
+        for name, mine in had.shapes.items():
+            learn(name, mine)
+        return Library({one.id: replace(one, shapes=known_of(one.path)) for one in had.signatures})
     found, problems = read_folders([HOME, SHARED], samples=False)
     problems += check_links(found)
     if problems:
         raise LibraryError(problems)
+    ordered = [replace(one, shapes=()) for _, one in sorted(found.items())]
+    declared = {str(path): known_of(str(path)) for path in files}
+    kept.put(key, kept.Kept(tuple(ordered), {k: v for k, v in declared.items() if v}))
     return Library(dict(sorted(found.items())))
+
+
+_CODE = Path(__file__).parent
+_READERS = [
+    *(_CODE / f"{name}.py" for name in ("loader", "model", "shapes", "strict_yaml", "versions")),
+    *(Path(str(one.__file__)) for one in (evidence_facts, evidence_shapes, evidence_vocabulary)),
+]
+"""The code that what is kept depends on."""
 
 
 def read_folders(

@@ -10,9 +10,6 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAGS = frozenset(
     f"tag:yaml.org,2002:{name}"
     for name in ["str", "int", "float", "bool", "null", "timestamp", "merge", "value", "seq", "map"]
@@ -44,8 +41,11 @@ class Problems:
 
 def parse(text: str, problems: Problems) -> Tree | None:
     """The tree of the one document in ``text``; None, and a problem, when it is no YAML."""
+    import yaml  # not at the top: a kept library needs none
+
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        node = yaml.compose(text, Loader=_LOADER)
+        node = yaml.compose(text, Loader=loader)
     except yaml.YAMLError as err:
         mark = getattr(err, "problem_mark", None)
         what = getattr(err, "problem", None) or str(err)
@@ -57,7 +57,7 @@ def parse(text: str, problems: Problems) -> Tree | None:
     return _tree(node, problems, set())
 
 
-def _tree(node: yaml.Node, problems: Problems, above: set[int]) -> Tree:
+def _tree(node: Any, problems: Problems, above: set[int]) -> Tree:
     line = node.start_mark.line + 1
     if id(node) in above:
         problems.add(line, "a YAML alias that contains itself; write the value out")
@@ -65,19 +65,19 @@ def _tree(node: yaml.Node, problems: Problems, above: set[int]) -> Tree:
     if node.tag not in _TAGS:
         problems.add(line, f"the tag {node.tag} is not allowed here; remove it")
     above = above | {id(node)}
-    if isinstance(node, yaml.SequenceNode):
+    if node.id == "sequence":
         return Tree([_tree(one, problems, above) for one in node.value], line)
-    if isinstance(node, yaml.MappingNode):
+    if node.id == "mapping":
         return Tree(_mapping(node, problems, above), line)
     style = getattr(node, "style", None)
     return Tree(str(node.value), line, quoted=style in ("'", '"', "|", ">"))
 
 
-def _mapping(node: yaml.MappingNode, problems: Problems, above: set[int]) -> dict[str, Tree]:
+def _mapping(node: Any, problems: Problems, above: set[int]) -> dict[str, Tree]:
     out: dict[str, Tree] = {}
     for key, value in node.value:
         line = key.start_mark.line + 1
-        if not isinstance(key, yaml.ScalarNode):
+        if key.id != "scalar":
             problems.add(line, "a key must be plain text")
         elif key.value == "<<":
             problems.add(line, "merge keys (<<) are not allowed; write the keys out")
