@@ -40,7 +40,8 @@ RANK = textwrap.dedent(
         if not paged:
             return
         body = json.dumps({"pid": os.getpid(), "rank": rank, "initialised": True,
-            "world_size": int(os.environ["WORLD_SIZE"]), "local_rank": rank, "attempt": 0,
+            "world_size": int(os.environ["WORLD_SIZE"]), "local_rank": rank,
+            "attempt": int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
             "torch": "2.13", "python": "3.11", "groups": [{"name": "0", "desc": "", "ranks": [0]}],
             "status": {"gloo:0": {"enqueued": done + waiting, "started": -1, "completed": done}},
             "tick_s": 0.25, "exiting": exiting}).encode()
@@ -136,6 +137,8 @@ class Play:
         self.agent: subprocess.Popen[bytes] | None = None
         self.line: socket.socket | None = None
         self.heard: list[dict[str, Any]] = []
+        self.agents_env: dict[str, str] = {}
+        self.began = time.time()
         self._buffer = b""
         self._pids: set[int] = set()
 
@@ -186,6 +189,7 @@ class Play:
             json.dumps(
                 {
                     "job": "play", "run_id": "the-run", "sockets": str(self.sockets),
+                    "started": self.began,
                     "options": {"stall_after": "auto", "on_stall": "report", "grace": 30.0,
                                 **options},
                 }
@@ -197,7 +201,7 @@ class Play:
                 [sys.executable, "-m", "fabwatch.watchdog.agent", str(self.run),
                  str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True, env=self.env(),
+                start_new_session=True, env=self.env(**self.agents_env),
             )  # fmt: skip
         theirs.close()
         self.line = ours
@@ -262,6 +266,13 @@ class Play:
             with contextlib.suppress(OSError, ValueError):
                 found.append(json.loads((folder / "incident.json").read_text()))
         return found
+
+    def verdict(self, folder: str = ".") -> dict[str, Any]:
+        """verdict.json of the run, or of a folder of it; {} while there is none."""
+        try:
+            return dict(json.loads((self.run / folder / "verdict.json").read_text()))
+        except OSError:
+            return {}
 
     def finish(self, process: subprocess.Popen[bytes], seconds: float = 40.0) -> int:
         """Wait for the job, tell the agent as the stub does, wait for it to be done and gone."""

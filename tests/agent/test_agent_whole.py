@@ -177,6 +177,61 @@ def test_a_stopped_rank_is_captured_at_once_without_any_rhythm(play):
     play.finish(job)
 
 
+def test_the_run_has_a_verdict_from_the_first_diagnosis_on_and_follows_the_incident(play):
+    job, _ = watched(play)
+    pid = play.log("ranks")[-1]["ranks"][1][1]
+    for rank in (0, 2):
+        play.order(rank, "wait")
+    os.kill(pid, signal.SIGSTOP)
+    assert play.eventually(lambda: play.verdict().get("outcome") == "diagnosed"), play.tail()
+    assert play.verdict()["culprits"]["ranks"] == [1]
+    assert (play.run / "summary.md").exists()
+    assert job.poll() is None, "all that while the job stands"
+    os.kill(pid, signal.SIGCONT)
+    for rank in (0, 2):
+        play.order(rank, "")
+    assert play.eventually(lambda: play.verdict().get("outcome") == "healthy"), play.tail()
+    for rank in range(3):
+        play.order(rank, "exit 0")
+    play.finish(job)
+
+
+BREAKS = """
+import os, sys
+words = sys.orig_argv
+if "--write" in words and os.path.exists(os.environ["PLAY_BREAK"]):
+    os._exit(9)
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="sys.orig_argv tells -m from 3.10 on only")
+@pytest.mark.parametrize("ends", ["exit 3", "exit 0"])
+def test_a_last_diagnosis_that_breaks_leaves_what_was_known_and_nothing_that_is_over(play, ends):
+    broken = play.root / "broken"
+    site = play.root / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(BREAKS)
+    play.agents_env = {"PYTHONPATH": str(site), "PLAY_BREAK": str(broken)}
+    job, _ = watched(play)
+    pid = play.log("ranks")[-1]["ranks"][1][1]
+    for rank in (0, 2):
+        play.order(rank, "wait")
+    os.kill(pid, signal.SIGSTOP)
+    assert play.eventually(lambda: play.verdict().get("outcome") == "diagnosed"), play.tail()
+    before = play.verdict("incidents/0001")
+    broken.write_text("")
+    os.kill(pid, signal.SIGCONT)
+    for rank in range(3):
+        play.order(rank, ends)
+    play.finish(job)
+    assert play.log("diagnosis-failed")
+    if ends == "exit 3":
+        assert play.verdict()["culprits"] == before["culprits"]
+        assert play.verdict()["outcome"] == "diagnosed"
+    else:
+        assert play.verdict() == {}, "a job that ended well is not said to stand"
+
+
 def test_restarted_workers_are_watched_as_another_attempt(play):
     job, _ = watched(play, restarts=1)
     play.order(2, "exit 7")

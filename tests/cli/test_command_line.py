@@ -201,7 +201,9 @@ def test_match_of_nothing_readable_says_so_and_ends_with_2(fabwatch, tmp_path, n
 
 def test_hidden_write_options_are_checked(fabwatch, tmp_path):
     assert fabwatch("match", "--write").returncode == 2
-    assert fabwatch("match", "--write", "--incident", "a", "--run", "b").returncode == 2
+    neither = fabwatch("match", "--write", "--incident", "a", "--run", "b")
+    assert neither.returncode == 2
+    assert "a: no such directory" in neither.stderr
     assert fabwatch("match", "--incident", "a", "x").returncode == 2
     assert fabwatch("match", "--write", "--incident", tmp_path / "no").returncode == 2
 

@@ -23,7 +23,13 @@ def match(cwd: Path, *words: object, stdin: str | None = None) -> subprocess.Com
 
 
 def incident(
-    run: Path, name: str, *, states: tuple[str, ...], trigger: str = "stall", resolved: bool = False
+    run: Path,
+    name: str,
+    *,
+    states: tuple[str, ...],
+    trigger: str = "stall",
+    resolved: bool = False,
+    waited_s: float = 6.0,
 ) -> Path:
     """An incident as the agent leaves it, with the process state of each rank."""
     folder = run / "incidents" / name
@@ -40,7 +46,7 @@ def incident(
         )
     facts = {
         "schema": "fabwatch.incident/1", "trigger": trigger, "phase": "steady",
-        "last_progress": began, "detected": began + 6, "captured": began + 8, "waited_s": 6.0,
+        "last_progress": began, "detected": began + 6, "captured": began + 8, "waited_s": waited_s,
         "longest_wait_s": 0.5, "limit_s": 60.0, "still_ranks": list(range(len(states))),
         "moving_ranks": [], "resolved": resolved,
         "job": {"world_size": len(states), "ranks": ranks},
@@ -138,6 +144,33 @@ def test_write_of_a_run_takes_the_newest_unresolved_incident(run, tmp_path):
     assert match(tmp_path, "--write", "--run", run).returncode == 0
     assert read_verdict(run / "verdict.json").culprits.ranks == (1,)
     assert (run / "summary.md").exists()
+
+
+def test_incident_and_run_are_written_by_one_process(run, tmp_path):
+    place = incident(run, "0001", states=(RUNNING, STOPPED))
+    done = match(tmp_path, "--write", "--incident", place, "--run", run)
+    assert done.returncode == 0
+    assert done.stdout.count("rank 1 → node-a") == 1, "one screen"
+    for folder in (place, run):
+        assert read_verdict(folder / "verdict.json").culprits.ranks == (1,)
+        assert "rank 1" in (folder / "summary.md").read_text()
+
+
+def test_of_both_the_run_keeps_what_an_earlier_incident_told(run, tmp_path):
+    earlier = incident(run, "0001", states=(RUNNING, STOPPED))
+    newest = incident(run, "0002", states=(RUNNING, RUNNING), waited_s=100.0)
+    done = match(tmp_path, "--write", "--incident", newest, "--run", run)
+    assert done.returncode == 0
+    assert read_verdict(newest / "verdict.json").outcome == "cannot-tell"
+    assert not (earlier / "verdict.json").exists(), "it was read, not judged anew"
+    assert read_verdict(run / "verdict.json").culprits.ranks == (1,)
+    assert "incidents/0001" in done.stdout
+
+
+def test_a_resolved_incident_beside_none_that_stands_makes_no_failed_run(run, tmp_path):
+    place = incident(run, "0001", states=(RUNNING, RUNNING), resolved=True)
+    assert match(tmp_path, "--write", "--incident", place, "--run", run).returncode == 1
+    assert read_verdict(run / "verdict.json").outcome == "healthy"
 
 
 def test_a_run_in_which_nothing_happened_is_healthy(run, tmp_path):

@@ -50,10 +50,9 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Diagnose:
-    """A step: run the diagnosis of the incident and (``run``) of the run, at the same time."""
+    """A step: diagnose the incident, unless told otherwise, and with it the run."""
 
     incident: bool = True
-    run: bool = False
     seconds: float = DIAGNOSIS_S
 
 
@@ -108,7 +107,6 @@ class Desk:
         self._failure_seen = False  # one ended abnormally
         self._ending = False
         self._kinds: set[str] = set()
-        self.run_screen = ""
 
     # -------------------------------------------------------------- what sets one off
 
@@ -344,10 +342,10 @@ class Desk:
                 yield Snapshot(2, 1, left(FINAL_HOST_S), final=True)
             self._save(incident)
             self._copy_exits(incident)
-            yield Diagnose(run=True, seconds=left(DIAGNOSIS_S))
+            yield Diagnose(seconds=left(DIAGNOSIS_S))
             self._read(incident)
         elif self.all or self.watch.seen:
-            yield Diagnose(incident=False, run=True, seconds=left(DIAGNOSIS_S))
+            yield Diagnose(incident=False, seconds=left(DIAGNOSIS_S))
 
     def start_final(self, healthy: bool, until: float) -> None:
         """Drop what is under way and begin with the end."""
@@ -424,45 +422,30 @@ class Desk:
             self._advance(result)
 
     def _diagnose(self, step: Diagnose, flow: Flow) -> None:
-        """Start the children; the flow goes on when the last of them has ended."""
+        """Start the child that reads the evidence once, and writes both verdicts."""
         incident = self.current if step.incident else None
-        words: list[tuple[Incident | None, list[str]]] = []
+        words = [*self.match, "--write", "--run", str(self.run_dir)]
         if incident is not None:
-            words.append((incident, ["--incident", str(incident.folder)]))
-        if step.run:
-            words.append((None, ["--run", str(self.run_dir)]))
-        if not words:
-            self._pause = time.monotonic()
-            return
+            words += ["--incident", str(incident.folder)]
+        if self.color:
+            words.append("--color")
         extra = {"FABWATCH_SIGNATURES": self.signatures} if self.signatures else {}
         if self.columns:
             extra["COLUMNS"] = str(max(self.columns - len("fabwatch: "), 40))
-        color = ["--color"] if self.color else []
-        left = len(words)
 
-        def done(what: Incident | None, code: int | None, text: str) -> None:
-            nonlocal left
+        def done(code: int | None, text: str) -> None:
             if code not in (0, 1, 3):
-                self.log.error("diagnosis-failed", code=code, run=not what, output=text[-2000:])
-                text = ""
-                if what is None:
-                    self._inherit()
-            if what is None:
-                self.run_screen = text
-            else:
-                what.screen = text or what.screen
-            left -= 1
-            if not left:
-                self._ended(flow, code)
+                self.log.error("diagnosis-failed", code=code, output=text[-2000:])
+                self._inherit()
+                if incident is not None and read_verdict(incident.folder) != incident.verdict:
+                    incident.screen = ""  # it shows what is not thought any more
+            elif incident is not None:
+                incident.screen = text
+            self._ended(flow, code)
 
-        for what, place in words:
-            self._tasks.append(
-                self.tasks.start(
-                    "diagnosis", [*self.match, "--write", *place, *color], step.seconds,
-                    lambda code, text, what=what: done(what, code, text),  # type: ignore[misc]
-                    output=True, extra=extra,
-                )
-            )  # fmt: skip
+        self._tasks.append(
+            self.tasks.start("diagnosis", words, step.seconds, done, output=True, extra=extra)
+        )
 
     # -------------------------------------------------------------- verdicts
 
@@ -615,6 +598,8 @@ class Desk:
             self._copy_exits(incident)
             incident.resolved, incident.resolved_by = True, RESTARTED
             self._save(incident)
+            if not self.busy and not self._ending:
+                self._start(self._judge_again(incident))
         self._exit_seen = self._failure_seen = False
 
     # -------------------------------------------------------------- files
@@ -627,13 +612,16 @@ class Desk:
             self.log.error("incident-not-saved", error=str(err))
 
     def _inherit(self) -> None:
-        """The run's own diagnosis did not end in time: what its incident came to before stands."""
+        """The run's own verdict did not come in time: what its incident came to before stands."""
         incident = self.current
-        if incident is None or incident.resolved:
+        if incident is None:
             return
         for name in ("verdict.json", "summary.md"):
             part = self.run_dir / f".{name}.{os.getpid()}.part"
             try:
+                if incident.resolved:  # of what is over, the run must not say that it stands
+                    (self.run_dir / name).unlink(missing_ok=True)
+                    continue
                 shutil.copyfile(incident.folder / name, part)
                 part.replace(self.run_dir / name)
             except OSError as err:

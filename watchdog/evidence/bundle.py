@@ -59,12 +59,13 @@ def run_of(incident: Path) -> Path | None:
 def current(incidents: list[Path]) -> Path | None:
     """The newest incident that is not resolved, else the newest."""
     for path in reversed(incidents):
-        if not _resolved(path):
+        if not resolved(path):
             return path
     return incidents[-1] if incidents else None
 
 
-def _resolved(incident: Path) -> bool:
+def resolved(incident: Path) -> bool:
+    """Whether the incident ended by itself: the job moved again, or began anew."""
     try:
         value = msgspec.json.decode((incident / "incident.json").read_bytes()[: 1 << 20])
     except (OSError, msgspec.DecodeError, RecursionError):

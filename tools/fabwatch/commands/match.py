@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from fabwatch.signatures.model import Library
     from fabwatch.signatures.verdict import Verdict
 
@@ -51,9 +53,9 @@ def command(
     readable, 3 something is wrong and the evidence cannot tell what.
     """
     if write:
-        if paths or (incident is None) == (run_dir is None):
-            raise click.UsageError("--write goes with --incident DIR or --run DIR, and no PATH")
-        verdict, place = _written(Path(str(incident or run_dir)), run_dir is not None, folder)
+        if paths or (incident is None and run_dir is None):
+            raise click.UsageError("--write goes with --incident DIR, --run DIR or both, no PATH")
+        verdict, place = _written(incident, run_dir, folder)
     else:
         if incident is not None or run_dir is not None:
             raise click.UsageError("--incident and --run go with --write")
@@ -113,26 +115,41 @@ def _place(paths: tuple[str, ...]) -> str:
     return str(path)
 
 
-def _written(folder: Path, is_run: bool, signatures: str | None) -> tuple[Verdict, str]:
-    """Diagnose an incident or a run of ours and write its verdict.json and summary.md."""
+def _written(
+    incident: str | None, run_dir: str | None, signatures: str | None
+) -> tuple[Verdict, str]:
+    """Diagnose an incident, a run, or both from one reading; write verdict.json and summary.md.
+
+    Of both, the incident's comes first, so that a deadline can only cost the run its own; the
+    verdict on the run is returned.
+    """
+    for folder in (incident, run_dir):
+        if folder is not None and not Path(folder).is_dir():
+            raise click.UsageError(f"{folder}: no such directory")
+    signatures = _usable(signatures)
+    known: dict[Path, Verdict] = {}
+    if incident is not None:
+        verdict, place = _diagnosed((incident,), signatures), incident
+        known[Path(incident)] = verdict
+        verdict = _kept(verdict, Path(incident), place)
+    if run_dir is not None:
+        verdict, place = of_run(Path(run_dir), signatures, known)
+        verdict = _kept(verdict, Path(run_dir), place)
+    return verdict, place
+
+
+def _kept(verdict: Verdict, folder: Path, place: str) -> Verdict:
+    """Write the verdict on the incident at ``place`` into ``folder``; returned with its timing."""
     import time
 
     from fabwatch.signatures.report.files import write
 
-    if not folder.is_dir():
-        raise click.UsageError(f"{folder}: no such directory")
-    signatures = _usable(signatures)
-    verdict, place = (
-        of_run(folder, signatures)
-        if is_run
-        else (_diagnosed((str(folder),), signatures), str(folder))
-    )
     verdict = _timed(verdict, Path(place))
     try:
         write(verdict, folder, place, time.time())
     except OSError as err:
         click.echo(f"fabwatch: cannot write the verdict into {folder}: {err}", err=True)
-    return verdict, place
+    return verdict
 
 
 def _usable(folder: str | None) -> str | None:
@@ -147,13 +164,19 @@ def _usable(folder: str | None) -> str | None:
     return folder
 
 
-def of_run(run: Path, signatures: str | None) -> tuple[Verdict, str]:
+def of_run(
+    run: Path, signatures: str | None, known: Mapping[Path, Verdict] | None = None
+) -> tuple[Verdict, str]:
     """The newest unresolved incident; an earlier one if only that was diagnosed.
 
     A hang that ends in time-outs leaves a second incident that shows the victims' deaths alone.
+    ``known``: verdicts on incidents that were diagnosed just now.
     """
     from fabwatch.signatures.verdict import Culprits, Verdict
     from fabwatch.watchdog.evidence import bundle
+
+    def diagnosed(incident: Path) -> Verdict:
+        return (known or {}).get(incident) or _diagnosed((str(incident),), signatures)
 
     incidents = bundle.incidents_of(run)
     newest = bundle.current(incidents)
@@ -167,12 +190,12 @@ def of_run(run: Path, signatures: str | None) -> tuple[Verdict, str]:
             )  # fmt: skip
             return healthy, str(run)
         return _diagnosed((str(run),), signatures), str(run)
-    verdict = _diagnosed((str(newest),), signatures)
+    verdict = diagnosed(newest)
     if verdict.outcome != "cannot-tell":
         return verdict, str(newest)
     for earlier in reversed(incidents):
-        if earlier != newest and bundle.current([earlier, newest]) == earlier:
-            before = _diagnosed((str(earlier),), signatures)
+        if earlier != newest and not bundle.resolved(earlier):
+            before = diagnosed(earlier)
             if before.outcome == "diagnosed":
                 return before, str(earlier)
     return verdict, str(newest)
