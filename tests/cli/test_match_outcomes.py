@@ -164,7 +164,7 @@ def test_of_both_the_run_keeps_what_an_earlier_incident_told(run, tmp_path):
     assert read_verdict(newest / "verdict.json").outcome == "cannot-tell"
     assert not (earlier / "verdict.json").exists(), "it was read, not judged anew"
     assert read_verdict(run / "verdict.json").culprits.ranks == (1,)
-    assert "incidents/0001" in done.stdout
+    assert "process-stopped-sigstop" in (run / "summary.md").read_text()
 
 
 def test_a_resolved_incident_beside_none_that_stands_makes_no_failed_run(run, tmp_path):
