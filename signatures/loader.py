@@ -199,7 +199,7 @@ def _signature(top: Reader, path: str) -> Signature:
     out = Signature(
         id=name,
         title=top.text("title", required=True),
-        layer=top.text("layer", required=True, one_of=model.LAYERS),
+        layer=_layer(top),
         symptom=top.text("symptom", required=True, one_of=model.SYMPTOMS),
         summary=top.text("summary", required=True),
         playbook=top.text("playbook", required=True),
@@ -225,6 +225,11 @@ def _signature(top: Reader, path: str) -> Signature:
     top.take("shapes")
     top.done()
     return out
+
+
+def _layer(top: Reader) -> str:
+    said = top.text("layer", required=True, one_of=(*model.LAYERS, *model.LAYER_NAMES))
+    return model.LAYER_NAMES.get(said, said)
 
 
 def _applies_to(top: Reader) -> tuple[tuple[str, str], ...]:

@@ -21,7 +21,6 @@ RULED_OUT_AT = -10.0
 
 LAYERS = (
     "application",
-    "program",
     "runtime",
     "fabric",
     "gpu",
@@ -30,6 +29,8 @@ LAYERS = (
     "numerics",
     "performance",
 )
+LAYER_NAMES = {"program": "application"}
+"""Other names of layers -> ours; they are understood wherever a layer is read."""
 SYMPTOMS = ("hang", "crash", "slowdown", "wrong-numbers")
 STATUSES = ("draft", "tested", "stable", "deprecated")
 BLAMES = ("ranks", "hosts", "devices", "links", "nobody")

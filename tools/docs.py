@@ -69,25 +69,31 @@ def _layer(one: object) -> str:
 
 
 def commands() -> str:
-    """`--help` of every command."""
+    """`-h` of every command, word for word as a terminal of WIDTH columns shows it."""
     lines = ["# The command line", "", NOTE]
-    for path, command in walk(cli, "fabwatch"):
-        context = click.Context(command, info_name=path, max_content_width=88, terminal_width=88)
-        text = command.get_help(context).replace("\b", "")
+    for context in walk(cli, "fabwatch"):
+        text = context.command.get_help(context)
         text = "\n".join(line.rstrip() for line in text.splitlines())
-        lines += ["", f"## `{path}`", "", "```text", text, "```"]
+        lines += ["", f"## `{context.command_path}`", "", "```text", text, "```"]
     return "\n".join(lines) + "\n"
 
 
-def walk(command: click.Command, path: str) -> list[tuple[str, click.Command]]:
-    """The command and all below it, each with its words."""
-    found = [(path, command)]
+WIDTH = 90
+"""Columns of the terminal whose help is shown; click leaves two of them free."""
+
+
+def walk(
+    command: click.Command, name: str, above: click.Context | None = None
+) -> list[click.Context]:
+    """The command and all below it, each in the context in which a user meets it."""
+    settings = {"terminal_width": WIDTH - 2, **command.context_settings}
+    context = command.context_class(command, parent=above, info_name=name, **settings)
+    found = [context]
     if isinstance(command, click.Group):
-        context = click.Context(command)
-        for name in command.list_commands(context):
-            below = command.get_command(context, name)
+        for word in command.list_commands(context):
+            below = command.get_command(context, word)
             if below is not None and not below.hidden:
-                found += walk(below, f"{path} {name}")
+                found += walk(below, word, context)
     return found
 
 

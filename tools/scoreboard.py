@@ -22,6 +22,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:] = [p for p in sys.path if Path(p or ".").resolve() != HERE]
 
 from fabwatch.signatures.diagnose import diagnose  # noqa: E402
+from fabwatch.signatures.model import LAYER_NAMES  # noqa: E402
 from fabwatch.signatures.verdict import Verdict  # noqa: E402
 from fabwatch.watchdog.evidence.reading import read  # noqa: E402
 
@@ -91,7 +92,7 @@ def _case(where: Path, folder: Path, truth: dict[str, Any]) -> Case:
         where,
         cause or (right[0] if right else "healthy"),
         tuple(map(str, right)),
-        str(truth.get("layer") or ""),
+        LAYER_NAMES.get(str(truth.get("layer")), str(truth.get("layer") or "")),
         expected,
         tuple(ranks) if isinstance(ranks, list) else None,
         str(truth.get("fabric") or ""),
