@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from fabwatch.watchdog.progress import procfs
+from fabwatch.watchdog import procfs
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from fabwatch.watchdog.progress import procfs
+from fabwatch.watchdog import procfs
 from fabwatch.watchdog.ranks import Finder, PageClaim, claim_of, launches
 
 SLEEP = "import time; print('up', flush=True); time.sleep(120)"

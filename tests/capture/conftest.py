@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from fabwatch.watchdog.capture import procfs
+from fabwatch.watchdog import procfs
 from fabwatch.watchdog.capture.collector import Target
 from fabwatch.watchdog.capture.files import Budget
 from fabwatch.watchdog.capture.job import JobView, Options, RankProcess

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fabwatch.watchdog.capture import procfs
+from fabwatch.watchdog import procfs
 from fabwatch.watchdog.capture.job import JobView
 
 COMMAND = [sys.executable, "-m", "fabwatch.watchdog.capture"]

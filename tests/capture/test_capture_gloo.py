@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fabwatch.watchdog.capture import procfs
+from fabwatch.watchdog import procfs
 from fabwatch.watchdog.capture.job import RankProcess
 from fabwatch.watchdog.capture.run import capture_snapshot
 from fabwatch.watchdog.evidence.ledger import Status

@@ -16,7 +16,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from fabwatch.watchdog.capture import commands, procfs, run
+from fabwatch.watchdog import procfs
+from fabwatch.watchdog.capture import commands, run
 from fabwatch.watchdog.capture.collector import Collector, Target, collectors
 from fabwatch.watchdog.capture.files import Budget
 from fabwatch.watchdog.capture.job import JobView

@@ -18,7 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabwatch.watchdog.capture import libraries, procfs
+from fabwatch.watchdog import cgroups, procfs
+from fabwatch.watchdog.capture import libraries
 from fabwatch.watchdog.collectors import (
     exception,
     exits,
@@ -270,6 +271,7 @@ def test_children_are_listed_with_their_state(stage: Any) -> None:
     )
     rank = stage.start(code)
     (child,) = procfs.children(rank.pid)
+    assert stage.eventually(lambda: procfs.stat(child).state == "S"), "it sleeps at last"
     list(process.collect(stage.target(), stage.incident / "ranks/0"))
     text = (stage.incident / "ranks/0/proc_rank_0.txt").read_text()
     os.kill(child, 9)
@@ -278,7 +280,7 @@ def test_children_are_listed_with_their_state(stage: Any) -> None:
 
 def test_cgroups_of_a_dead_rank_are_still_read(stage: Any) -> None:
     rank = stage.start()
-    if not any(file.exists() for _, _, file in procfs.cgroup_files(rank.cgroups)):
+    if not any(file.exists() for _, _, file in cgroups.files(rank.cgroups)):
         pytest.skip("no cgroup file can be read here")
     stage.processes[0].kill()
     stage.processes[0].wait(30)
@@ -290,7 +292,7 @@ def test_cgroups_of_a_dead_rank_are_still_read(stage: Any) -> None:
 
 @given(st.text(max_size=200))
 def test_any_text_of_a_membership_is_survived(text: str) -> None:
-    for _, _, file in procfs.cgroup_files(text):
+    for _, _, file in cgroups.files(text):
         assert ".." not in file.parts
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
+from fabwatch.watchdog import procfs
 from fabwatch.watchdog.agent.oom import OomWatch
-from fabwatch.watchdog.progress import procfs
 from fabwatch.watchdog.ranks import Rank
 
 VICTIM_WINDOW_S = 45.0

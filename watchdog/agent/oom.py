@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fabwatch.watchdog.capture import procfs as capture_procfs
-from fabwatch.watchdog.progress import procfs
+from fabwatch.watchdog import cgroups, procfs
 
 _COUNTERS = ("memory.events.local", "memory.events", "memory.oom_control")
 
@@ -13,7 +12,7 @@ _COUNTERS = ("memory.events.local", "memory.events", "memory.oom_control")
 def _count(path: str) -> int | None:
     """The ``oom_kill`` line of a counter file; None when there is none."""
     try:
-        for line in procfs.read(path).splitlines():
+        for line in procfs.read_once(path).splitlines():
             name, _, value = line.partition(b" ")
             if name == b"oom_kill":
                 return int(value)
@@ -25,7 +24,7 @@ def _count(path: str) -> int | None:
 def _machine_count() -> int | None:
     """OOM kills of the whole machine since boot, those inside cgroups included."""
     try:
-        for line in procfs.read_all("/proc/vmstat").splitlines():
+        for line in procfs.read("/proc/vmstat").splitlines():
             if line.startswith(b"oom_kill "):
                 return int(line.split()[1])
     except (OSError, ValueError):
@@ -39,7 +38,7 @@ def counter_file(membership: str) -> str | None:
     ``membership``: the text of /proc/<pid>/cgroup.
     """
     leaf: dict[str, Path] = {}
-    for _, name, file in capture_procfs.cgroup_files(membership):
+    for _, name, file in cgroups.files(membership):
         if name in _COUNTERS:
             leaf.setdefault(name, file)  # the leaf comes first
     for name in _COUNTERS:
@@ -66,7 +65,7 @@ class OomWatch:
     def _file_of(self, pid: int) -> tuple[str | None, bool]:
         """The counter's path, and whether it was known before (so that a change means a kill)."""
         try:
-            membership = procfs.read(f"/proc/{pid}/cgroup", 16384)
+            membership = procfs.read_once(f"/proc/{pid}/cgroup", 16384)
         except OSError:
             membership = b""
         if not membership or b"(deleted)" in membership:

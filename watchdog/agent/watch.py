@@ -9,9 +9,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from fabwatch.watchdog import procfs
 from fabwatch.watchdog.agent.exits import ExitLine, ExitWatch
 from fabwatch.watchdog.capture.job import JobView, Options, RankProcess
-from fabwatch.watchdog.progress import procfs
 from fabwatch.watchdog.progress.monitor import Monitor
 from fabwatch.watchdog.progress.pages import Pages, PageView
 from fabwatch.watchdog.progress.sampling import Sample, sample, stopped

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 import msgspec
 
-from fabwatch.watchdog.capture import procfs
+from fabwatch.watchdog import procfs
 from fabwatch.watchdog.capture.collector import Collector, Target
 from fabwatch.watchdog.capture.commands import die_with_parent
 from fabwatch.watchdog.capture.files import disk_reason

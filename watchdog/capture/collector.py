@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fabwatch.watchdog.capture import files, procfs
+from fabwatch.watchdog import procfs
+from fabwatch.watchdog.capture import files
 from fabwatch.watchdog.capture.files import Budget
 from fabwatch.watchdog.capture.job import JobView, RankProcess
 from fabwatch.watchdog.capture.outcome import Outcome

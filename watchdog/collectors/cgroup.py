@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from fabwatch.watchdog.capture import procfs
+from fabwatch.watchdog import cgroups, procfs
 from fabwatch.watchdog.capture.collector import Collector, Target
 from fabwatch.watchdog.capture.outcome import Outcome, absent
 from fabwatch.watchdog.collectors.process import cgroup_sections
@@ -33,7 +33,7 @@ def collect(target: Target, out: Path) -> Iterator[Outcome]:
 
 def below(membership: str) -> list[str]:
     """Membership lines of the cgroups under those of ``membership``, none for a root."""
-    places = procfs.mounts()
+    places = cgroups.mounts()
     lines: list[str] = []
     for line in membership.splitlines():
         number, _, rest = line.partition(":")

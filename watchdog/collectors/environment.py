@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from fabwatch.watchdog.capture import procfs
+from fabwatch.watchdog import procfs
 from fabwatch.watchdog.capture.collector import Collector, Target
 from fabwatch.watchdog.capture.masking import mask_environment
 from fabwatch.watchdog.capture.outcome import Outcome, failed

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from fabwatch.watchdog.capture import armed, procfs
+from fabwatch.watchdog import procfs
+from fabwatch.watchdog.capture import armed
 from fabwatch.watchdog.capture.collector import Collector, Target
 from fabwatch.watchdog.capture.outcome import Outcome, absent, not_armed
 

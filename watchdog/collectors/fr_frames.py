@@ -10,7 +10,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from fabwatch.watchdog.capture import armed, files, procfs
+from fabwatch.watchdog import procfs
+from fabwatch.watchdog.capture import armed, files
 from fabwatch.watchdog.capture.collector import Collector, Target
 from fabwatch.watchdog.capture.outcome import Outcome, absent, failed, timed_out
 from fabwatch.watchdog.evidence.ledger import Status

@@ -6,7 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from fabwatch.watchdog.capture import commands, network, procfs
+from fabwatch.watchdog import procfs
+from fabwatch.watchdog.capture import commands, network
 from fabwatch.watchdog.capture.collector import Collector, Target
 from fabwatch.watchdog.capture.outcome import Outcome, failed
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fabwatch.watchdog.capture import procfs
+from fabwatch.watchdog import procfs
 from fabwatch.watchdog.capture.collector import Collector, Target
 from fabwatch.watchdog.capture.outcome import Outcome, absent, failed
 

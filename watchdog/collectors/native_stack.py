@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from fabwatch.watchdog.capture import commands, procfs
+from fabwatch.watchdog import cgroups, procfs
+from fabwatch.watchdog.capture import commands
 from fabwatch.watchdog.capture.collector import Collector, Target
 from fabwatch.watchdog.capture.outcome import Outcome, absent, failed, timed_out
 from fabwatch.watchdog.collectors.python_stack import MISSING, without_locals
@@ -55,7 +56,7 @@ def unsafe(pid: int) -> str:
     PTRACE_ATTACH queues a SIGSTOP. A thread that cannot take it now (uninterruptible, frozen)
     keeps it, and would stop when it wakes after the tracer has gone.
     """
-    if procfs.frozen(pid):
+    if cgroups.frozen(pid):
         return "its cgroup is frozen"
     by = procfs.tracer(pid)
     if by:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from fabwatch.watchdog.capture import procfs
+from fabwatch.watchdog import cgroups, procfs
 from fabwatch.watchdog.capture.collector import Collector, Target
 from fabwatch.watchdog.capture.outcome import Outcome, absent, failed
 
@@ -28,7 +28,7 @@ def collect(target: Target, out: Path) -> Iterator[Outcome]:
         for tid in procfs.tasks(pid):
             for name in TASK_FILES:
                 parts += _section(f"/proc/{pid}/task/{tid}/{name}", [])
-        for child in procfs.children(pid):
+        for child in procfs.children(pid, most_threads=512) or ():
             for name in CHILD_FILES:
                 parts += _section(f"/proc/{child}/{name}", [])
         try:
@@ -80,7 +80,7 @@ def cgroup_sections(membership: str) -> bytes:
     """``# cgroup <path> <file>`` and its text, for the cgroup and each of its ancestors."""
     parts: list[bytes] = []
     seen: set[Path] = set()
-    for path, name, file in procfs.cgroup_files(membership):
+    for path, name, file in cgroups.files(membership):
         if file in seen:
             continue
         seen.add(file)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from fabwatch.watchdog.capture import procfs
+from fabwatch.watchdog import procfs
 from fabwatch.watchdog.capture.collector import Collector, Target
 from fabwatch.watchdog.capture.job import RankProcess
 from fabwatch.watchdog.capture.libraries import version

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fabwatch.watchdog.capture import procfs as capture_procfs
-from fabwatch.watchdog.progress import procfs
+from fabwatch.watchdog import cgroups, procfs
 from fabwatch.watchdog.progress.pages import PageView
 
 _TICK_NS = 10_000_000
@@ -46,7 +45,7 @@ def sample(rank: int, pid: int, page: PageView | None, *, ask_frozen: bool) -> S
         cpu_ns=cpu,
         io_bytes=procfs.io_bytes(pid) or 0,
         state=stat.state,
-        frozen=capture_procfs.frozen(pid) if ask_frozen else None,
+        frozen=cgroups.frozen(pid) if ask_frozen else None,
     )
 
 

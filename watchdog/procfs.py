@@ -1,23 +1,22 @@
-"""Read the few /proc files that the watch polls, with as few system calls as possible."""
+"""Read /proc files of one process: bounded, and None or nothing for a process that is gone.
+
+The watch polls some of them several times a second, hence the few system calls.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
+from pathlib import Path
 from typing import NamedTuple
 
-
-def read(path: str, size: int = 4096) -> bytes:
-    """One read of at most ``size`` bytes. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(fd, size)
-    finally:
-        os.close(fd)
+PROC = Path("/proc")
+CAP = 1 << 20
 
 
-def read_all(path: str, cap: int = 1 << 20) -> bytes:
-    """At most ``cap`` bytes of a file that may need several reads. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+def read(path: Path | str, cap: int = CAP) -> bytes:
+    """At most ``cap`` bytes of a file. Raises OSError. May block: call it in a child only."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         parts: list[bytes] = []
         left = cap
@@ -32,11 +31,20 @@ def read_all(path: str, cap: int = 1 << 20) -> bytes:
         os.close(fd)
 
 
-class Stat(NamedTuple):
-    """/proc/<pid>/stat, as far as the watch needs it.
+def read_once(path: str, size: int = 4096) -> bytes:
+    """The first read of at most ``size`` bytes, for files that come in one. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, size)
+    finally:
+        os.close(fd)
 
-    ``cpu_ticks``: user and system time of the whole process. ``start_ticks``: since boot, tells
-    pid reuse. ``exit_status``: a wait status, meaningful in state Z or X only.
+
+class Stat(NamedTuple):
+    """/proc/<pid>/stat, as far as anybody needs it.
+
+    ``cpu_ticks``: user and system time (of the whole process, or of the thread). ``start_ticks``:
+    since boot, tells pid reuse. ``exit_status``: a wait status, meaningful in state Z or X only.
     """
 
     pid: int
@@ -49,24 +57,40 @@ class Stat(NamedTuple):
     exit_status: int
 
 
-def stat(pid: int) -> Stat | None:
-    """The state of a process; None when there is no such process."""
+def stat(pid: int, tid: int | None = None) -> Stat | None:
+    """The state of a process or of one of its threads; None when there is no such process."""
     try:
-        head, _, tail = read(f"/proc/{pid}/stat").rpartition(b")")
+        path = f"/proc/{pid}/stat" if tid is None else f"/proc/{pid}/task/{tid}/stat"
+        head, _, tail = read_once(path).rpartition(b")")
         f = tail.split()
-        comm = head.partition(b" (")[2].decode(errors="replace")
+        number, _, comm = head.partition(b" (")
         return Stat(
-            pid, comm, f[0].decode(), int(f[1]), int(f[3]), int(f[11]) + int(f[12]), int(f[19]),
-            int(f[49]) if len(f) > 49 else 0,
+            int(number), comm.decode(errors="replace"), f[0].decode(), int(f[1]), int(f[3]),
+            int(f[11]) + int(f[12]), int(f[19]), int(f[49]) if len(f) > 49 else 0,
         )  # fmt: skip
     except (OSError, ValueError, IndexError):
         return None
 
 
+def same(pid: int, start_ticks: int) -> bool:
+    """Whether ``pid`` is still the process that started at ``start_ticks`` (0: do not care)."""
+    now = stat(pid)
+    return now is not None and (not start_ticks or now.start_ticks == start_ticks)
+
+
+def tasks(pid: int, most: int = 512) -> list[int]:
+    """Thread ids, the main thread first, at most ``most``."""
+    try:
+        found = sorted(int(name) for name in os.listdir(f"/proc/{pid}/task"))  # noqa: PTH208
+    except (OSError, ValueError):
+        return []
+    return sorted(found, key=lambda tid: tid != pid)[:most]
+
+
 def run_ns(pid: int) -> int | None:
     """Nanoseconds that the main thread ran on a CPU; None where the kernel does not count it."""
     try:
-        return int(read(f"/proc/{pid}/schedstat", 128).split()[0])
+        return int(read_once(f"/proc/{pid}/schedstat", 128).split()[0])
     except (OSError, ValueError, IndexError):
         return None
 
@@ -75,7 +99,7 @@ def io_bytes(pid: int) -> int | None:
     """Bytes that went through read and write calls; None when that may not be read."""
     try:
         total = 0
-        for line in read(f"/proc/{pid}/io", 512).splitlines():
+        for line in read_once(f"/proc/{pid}/io", 512).splitlines():
             if line.startswith((b"rchar:", b"wchar:")):
                 total += int(line.split()[1])
         return total
@@ -108,7 +132,7 @@ def children(pid: int, most_threads: int = 32) -> list[int] | None:
     found: list[int] = []
     for tid in tids:
         try:
-            found += map(int, read_all(f"/proc/{pid}/task/{tid}/children").split())
+            found += map(int, read(f"/proc/{pid}/task/{tid}/children").split())
         except FileNotFoundError:
             if os.path.exists(f"/proc/{pid}/task/{tid}/stat"):  # noqa: PTH110 - hot path
                 return None
@@ -117,16 +141,27 @@ def children(pid: int, most_threads: int = 32) -> list[int] | None:
     return found
 
 
-def environ(pid: int, names: frozenset[bytes]) -> dict[str, str]:
-    """The variables of ``names`` in the environment that a process was started with."""
+def tracer(pid: int) -> int:
+    """Who traces this process: 0 for nobody or not readable."""
     try:
-        raw = read_all(f"/proc/{pid}/environ")
+        for line in read(f"/proc/{pid}/status", 65536).splitlines():
+            if line.startswith(b"TracerPid:"):
+                return int(line.split()[1])
+    except (OSError, ValueError, IndexError):
+        pass
+    return 0
+
+
+def environ(pid: int, names: Collection[bytes] = ()) -> dict[str, str]:
+    """The environment that a process was started with; only ``names`` of it, if any are given."""
+    try:
+        raw = read(f"/proc/{pid}/environ")
     except OSError:
         return {}
     found: dict[str, str] = {}
     for item in raw.split(b"\0"):
         name, equals, value = item.partition(b"=")
-        if equals and name in names:
+        if equals and (not names or name in names):
             found.setdefault(os.fsdecode(name), os.fsdecode(value))
     return found
 
@@ -134,7 +169,7 @@ def environ(pid: int, names: frozenset[bytes]) -> dict[str, str]:
 def command(pid: int) -> list[str]:
     """The argument vector; [] when it cannot be read or the process is a zombie."""
     try:
-        raw = read(f"/proc/{pid}/cmdline", 8192)
+        raw = read_once(f"/proc/{pid}/cmdline", 8192)
     except OSError:
         return []
     return [os.fsdecode(part) for part in raw.split(b"\0")[:-1]]
@@ -162,3 +197,13 @@ def own_processes() -> list[int]:
                 except OSError:
                     continue
     return found
+
+
+def mapped(pid: int) -> list[str]:
+    """Paths of the files that a process has mapped, sorted, each once. Raises OSError."""
+    paths = set()
+    for line in read(f"/proc/{pid}/maps", 16 << 20).splitlines():
+        fields = line.split(None, 5)
+        if len(fields) == 6 and fields[5].startswith(b"/"):
+            paths.add(os.fsdecode(fields[5]))
+    return sorted(paths)
