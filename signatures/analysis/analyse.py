@@ -15,6 +15,7 @@ from fabwatch.signatures.analysis import (
     graph,
     links,
     logs,
+    measured,
     normalise,
     processes,
     ras,
@@ -94,6 +95,7 @@ def analyse(reading: Reading) -> Analysis:
     shaped.say(reading.events, reading.errors, pids, versions_of(reading), calm, facts)
     reported.say(reading.events, pids, facts)
     links.look(reading.links, reading.events, pids, hosts, waits, facts)
+    measured.look(reading.measured, facts)
     old = ras.say_old_differences(report, _recent(recorded), facts)
     motion.advanced |= set(old)
     motion.advanced |= set(made.stale)

@@ -68,7 +68,7 @@ def _states(rank: int, seen: list[ProcessState], out: Processes, facts: Facts) -
     if not living:
         return
     last = living[-1]
-    cites = tuple(s.source.cite() for s in living)
+    cites = tuple(s.source.cite(s.line or None) for s in living)
     if seen[-1] is last:
         out.alive.add(rank)
     halted = [s for s in living if _is_halted(s, living)]

@@ -21,6 +21,10 @@ _CITES = 6
 _HIDDEN = frozenset({"shape", "pid", "local_rank", "task"})
 _PASSING = frozenset({"shape:error.unexplained", "shape:wait.reported"})
 _SAME_S = 0.001
+_STATES = frozenset(
+    {"gpu", "interfaces", "sockets", "process", "pressure", "environment", "libraries"}
+)
+"""Sources that say how things are, not when they came to be so: no order among causes."""
 _KINDS = 16
 """Sets of details for which one fact at one place is stated apart; more are put together."""
 
@@ -35,6 +39,7 @@ class _Seen:
     places: dict[str, set[str]]
     key: tuple[float, str, int]
     when: float | None
+    state: bool = False
     count: int = 0
     cites: list[str] = field(default_factory=list)
 
@@ -63,7 +68,7 @@ def say(
             if shape is not None and applies(shape.applies_to, versions) is not False:
                 key = (event.when or 0.0, event.source.path, event.line)
                 _add(seen, shape, dict(event.fields), event.rank, event.host, key, event.when,
-                     event.cite, rank_of_pid, kinds)  # fmt: skip
+                     event.cite, rank_of_pid, kinds, event.source.kind in _STATES)  # fmt: skip
     for error in errors:
         if error.source.kind != "exception":
             continue  # the lines of a log have been looked at
@@ -86,6 +91,7 @@ def _add(
     cite: str,
     rank_of_pid: Mapping[int, int],
     kinds: dict[tuple[object, ...], int],
+    state: bool = False,
 ) -> None:
     places: dict[str, set[str]] = defaultdict(set)
     where = dict(shape.where)
@@ -111,7 +117,7 @@ def _add(
     if found is None:
         kinds[spot] = kinds.get(spot, 0) + 1
         same = (*spot, said if kinds[spot] < _KINDS else "")
-        found = seen[same] = _Seen(shape, details, rank, dict(places), key, when)
+        found = seen[same] = _Seen(shape, details, rank, dict(places), key, when, state)
     elif key < found.key:
         found.key, found.when, found.details = key, when, details
     found.count += 1
@@ -127,13 +133,16 @@ def _varying(value: Scalar) -> bool:
 
 def _ordered(found: list[_Seen], facts: Facts) -> None:
     """State them. ``order`` counts from 1 among the causes; ``first`` is a cause with order 1."""
-    causes = [one for one in found if not (one.shape.victim or one.shape.background)]
+    causes = [one for one in found if not (one.shape.victim or one.shape.background or one.state)]
     timed = all(one.when is not None for one in causes)
     starts: dict[str, list[tuple[float, int]]] = defaultdict(list)
     for one in causes:
         at, path, line = one.key
         starts["" if timed else path].append((at if timed else 0.0, line))
     for one in found:
+        if one.state:
+            facts.add(_fact(one, 1))
+            continue
         at, path, line = one.key
         mine = sorted(set(starts.get("" if timed else path, [])))
         place = (at if timed else 0.0, line)

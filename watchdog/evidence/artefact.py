@@ -29,7 +29,9 @@ class Artefact:
     """One file, archive member or stream. ``path`` is the label that citations print.
 
     ``opener`` gives a fresh binary stream from the start each time. ``size`` in bytes, -1 if
-    unknown. ``modified`` is the file's own time (epoch seconds), None if it has none.
+    unknown. ``modified`` is the file's own time (epoch seconds), None if it has none. ``before``:
+    it is a part of a file that has so many lines before it; numbers of lines are those of the
+    file. ``asked`` is the command or file that the heading of such a part names.
     """
 
     path: str
@@ -38,6 +40,8 @@ class Artefact:
     size: int = -1
     modified: float | None = None
     hint: Hint = field(default_factory=Hint)
+    before: int = 0
+    asked: str = ""
 
     def head(self, limit: int = HEAD_BYTES) -> bytes:
         """The first bytes. Raises OSError when it cannot be read."""
@@ -48,7 +52,7 @@ class Artefact:
         """All bytes up to ``limit``, and whether something was left out. Raises OSError."""
         with self.opener() as stream:
             data = stream.read(limit + 1)
-        return data[:limit], len(data) > limit
+        return b"\n" * self.before + data[:limit], len(data) > limit
 
     def text(self, limit: int = WHOLE_BYTES) -> tuple[str, bool]:
         """Like :meth:`read`, decoded; undecodable bytes become U+FFFD."""
@@ -60,7 +64,7 @@ class Artefact:
 
         A line longer than a block is cut at :data:`LINE_BYTES`; line numbers stay right.
         """
-        number, rest, skipping = 1, b"", False
+        number, rest, skipping = self.before + 1, b"", False
         with self.opener() as stream:
             while True:
                 chunk = stream.read(block)

@@ -38,7 +38,7 @@ _PREFIXES = {
     "nccl_trace", "comm_lib_trace", "fr_trace", "torchcomms", "pyspy", "pyspy_native", "py_spy",
     "proc", "stack", "stacks", "exception", "env", "libraries", "pg_status", "gdb", "faulthandler",
     "log", "stdout", "stderr", "trace", "dump", "train", "torchrun", "vllm", "out", "err", "native",
-    "nccl", "debug", "rank", "global",
+    "nccl", "debug", "rank", "global", "limits", "maps", "environ", "ulimit", "pip", "ps",
 }  # fmt: skip
 _KNOWN_WORDS = {
     "dmesg", "kern", "kernel", "journal", "journalctl", "messages", "syslog", "ras", "ncclras",

@@ -213,6 +213,7 @@ class ProcessState:
     start_ticks: int | None = None
     tracer_pid: int | None = None
     children: tuple[tuple[int, str, str], ...] = ()  # (pid, state, comm)
+    line: int = 0  # of a list of processes; 0 for a file that is all about this one
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,6 +363,62 @@ class LinkCounters:
     counters: tuple[tuple[str, int], ...] = ()  # rx_bytes tx_bytes rx_drop tx_retrans ...
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a tool or file reads of one thing of a host: a port, a GPU, a PCIe device, a limit.
+
+    ``kind`` is one of :data:`MEASURED`, ``name`` which one (``mlx5_0``, ``0000:3b:00.0``,
+    ``memlock``). Each value comes with the line that states it (0: the whole file).
+    """
+
+    source: Source
+    kind: str
+    name: str
+    values: tuple[tuple[str, str | int | float, int], ...] = ()
+
+    def get(self, key: str) -> str | int | float | None:
+        """The value ``key``, or None."""
+        for name, value, _ in self.values:
+            if name == key:
+                return value
+        return None
+
+    def text(self, key: str) -> str:
+        """The value ``key`` as text, "" when it is not there."""
+        value = self.get(key)
+        return "" if value is None else str(value)
+
+    def number(self, key: str) -> float | None:
+        """The value ``key`` when it is a number."""
+        value = self.get(key)
+        return None if value is None or isinstance(value, str) else float(value)
+
+    def cite(self, *keys: str) -> str:
+        """Where the first of ``keys`` stands (the first value's place without keys)."""
+        lines = [line for name, _, line in self.values if line and (not keys or name in keys)]
+        return self.source.cite(lines[0] if lines else None)
+
+
+MEASURED: dict[str, str] = {
+    "rdma-port": "state, phys_state, rate_gbps, lanes, link_layer, active_mtu, max_mtu; counters",
+    "nic": "speed_mbps, speed_max_mbps, link; counters of ethtool -S",
+    "pcie": "width, width_max, speed, speed_max, acs, class, gone",
+    "gpu": "states and counts of nvidia-smi -q, csv queries and dcgmi, named as their columns",
+    "nvlink": "state, speed; crc, replay and recovery counts; name is GPU/LINK",
+    "limit": "value (number or unlimited); memlock and stack in KiB",
+    "mount": "percent, size_kb, available_kb; inodes_percent",
+    "pressure": "some_avg10, full_avg10",
+    "environment": "the variables of one process, by name",
+    "module": "loaded: yes or no",
+    "service": "state, why",
+    "library": "the version of each wheel or mapped file, by name or path",
+    "scheduled": "state, reason, exitcode and so on of a node, job or pod",
+    "topology": "path between a pair of devices (NV18, PIX, SYS ...)",
+    "memory": "total_kb, available_kb, swap_used_kb",
+}
+"""Kinds of measured things, and the values that they may have."""
+
+
 # ------------------------------------------------------------------ the watch itself
 
 
@@ -410,6 +467,7 @@ Observation = (
     | RasReport
     | GpuReport
     | LinkCounters
+    | Measured
     | Stall
     | JobShape
 )

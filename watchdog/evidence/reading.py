@@ -5,27 +5,30 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import msgspec
 
-from fabwatch.watchdog.evidence import bundle, shapes, text_shapes
-from fabwatch.watchdog.evidence.artefact import Artefact, Parser, looks_binary
+from fabwatch.watchdog.evidence import bundle, sections, shapes, text_shapes
+from fabwatch.watchdog.evidence.artefact import Artefact, Parser, decode, looks_binary
 from fabwatch.watchdog.evidence.bundle import incidents_of as incidents_of
 from fabwatch.watchdog.evidence.inputs import Budget, Found, artefacts, standard_input
 from fabwatch.watchdog.evidence.ledger import Evidence, Ledger
-from fabwatch.watchdog.evidence.naming import Hint
+from fabwatch.watchdog.evidence.naming import Hint, hint_of
 from fabwatch.watchdog.evidence.observations import (
     Exit,
     GpuReport,
     JobShape,
     LinkCounters,
     LogEvent,
+    Measured,
     Observation,
     Parsed,
     ProcessState,
@@ -38,7 +41,7 @@ from fabwatch.watchdog.evidence.observations import (
     Source,
     Stall,
 )
-from fabwatch.watchdog.evidence.parsers import all_parsers
+from fabwatch.watchdog.evidence.parsers import all_parsers, sysfs
 from fabwatch.watchdog.evidence.settle import settle
 
 _T = TypeVar("_T")
@@ -66,6 +69,7 @@ class Reading:
     links: tuple[LinkCounters, ...] = ()
     stalls: tuple[Stall, ...] = ()
     shapes: tuple[JobShape, ...] = ()
+    measured: tuple[Measured, ...] = ()
     looked: tuple[Source, ...] = ()
     ledger: Ledger = field(default_factory=Ledger)
     problems: tuple[ReadError, ...] = ()
@@ -228,33 +232,134 @@ def _one(artefact: Artefact, got: _Collected) -> None:
         if not head:
             got.problems.append(artefact.error("is empty", advice="nothing was saved"))
         return
-    parser = choose(head, artefact.name)
-    if parser is None:
+    chosen = _readers(head, artefact)
+    try:
+        parts = _parts(artefact, head, chosen)
+    except OSError as err:
+        got.problems.append(artefact.error(f"cannot be read: {err}", advice="copy it again"))
+        return
+    if parts:
+        unknown = len(got.unrecognised)
+        for part, readers in parts:
+            _read_one(part, part.head(), readers, got)
+        del got.unrecognised[unknown:]  # words between the outputs
+    else:
+        _read_one(artefact, head, chosen, got)
+
+
+def _read_one(artefact: Artefact, head: bytes, chosen: Sequence[Parser], got: _Collected) -> None:
+    """Read one artefact or part with the parsers that know it."""
+    if not chosen:
         if _is_ledger(head):
             _loose_ledger(artefact, got)
         elif artefact.name not in bundle.OURS:
             _other(artefact, head, got)
         return
-    try:
-        parsed = parser.parse(artefact)
-    except OSError as err:
-        got.problems.append(artefact.error(f"cannot be read: {err}", advice="copy it again"))
-        return
-    except (Exception, RecursionError) as err:
-        got.problems.append(
-            artefact.error(
-                f"the {parser.NAME} parser failed: {type(err).__name__}: {err}",
-                advice="please report this with the file",
-            )
-        )
-        return
-    _add(parsed, got)
-    if parser.NAME not in _SCANNED and not looks_binary(head):
-        kind = parsed.looked[0].kind if parsed.looked else parser.MAKES[0]
+    kinds = []
+    for parser in chosen:
         try:
-            got.observations.extend(text_shapes.look(artefact, kind))
+            parsed = parser.parse(artefact)
         except OSError as err:
             got.problems.append(artefact.error(f"cannot be read: {err}", advice="copy it again"))
+            continue
+        except (Exception, RecursionError) as err:
+            got.problems.append(
+                artefact.error(
+                    f"the {parser.NAME} parser failed: {type(err).__name__}: {err}",
+                    advice="please report this with the file",
+                )
+            )
+            continue
+        _add(parsed, got)
+        kinds.append(parsed.looked[0].kind if parsed.looked else parser.MAKES[0])
+    if kinds and not any(p.NAME in _SCANNED for p in chosen) and not looks_binary(head):
+        try:
+            got.observations.extend(text_shapes.look(artefact, kinds[0]))
+        except OSError as err:
+            got.problems.append(artefact.error(f"cannot be read: {err}", advice="copy it again"))
+
+
+def _readers(head: bytes, artefact: Artefact) -> list[Parser]:
+    """The parsers to read it with: one, or all whose outputs people paste into one text."""
+    if sysfs.place_of(artefact) is not None:
+        return [cast(Parser, sysfs)]
+    best = choose(head, artefact.name)
+    if best is None:
+        return []
+    if not getattr(best, "PASTED", False):
+        return [best]
+    others = []
+    for parser in all_parsers():
+        if parser is best:
+            continue
+        least = (
+            _SURE if getattr(parser, "PASTED", False) else _LOG if parser.NAME == "job-log" else 0
+        )
+        if least and parser.sniff(head, artefact.name) >= least:
+            others.append(parser)
+    return [best, *others]
+
+
+_SURE, _LOG = 80, 50
+"""How sure a parser must be to read a text that another one knows better."""
+
+
+def _parts(
+    artefact: Artefact, head: bytes, whole: Sequence[Parser]
+) -> list[tuple[Artefact, list[Parser]]]:
+    """The outputs that were pasted into one text, each with its parsers; [] when it is one."""
+    known = whole[0] if whole else None
+    if known is not None and known.NAME in _OWN_FORM:
+        return []
+    if artefact.size > sections.MAX_BYTES or _DATA.match(head):
+        return []
+    if not _is_text(artefact, head) or artefact.name in bundle.OURS:
+        return []
+    data, cut = artefact.read(sections.MAX_BYTES)
+    if cut or not sections.may_hold_parts(data):
+        return []
+    out: list[tuple[Artefact, list[Parser]]] = []
+    copied = 0
+    for part in sections.merged(sections.split(decode(data))):
+        copied += part.first + len(part.text)
+        if copied > sections.MAX_COPIED:
+            return []
+        one = _part(artefact, part)
+        out.append((one, _readers(one.head(), one)))
+    kinds = {readers[0].NAME for _, readers in out if readers}
+    owners = {(one.hint.host, one.hint.rank) for one, readers in out if readers}
+    if not kinds or (len(owners) < 2 and kinds <= {known.NAME if known else ""}):
+        return []
+    return out
+
+
+def _part(artefact: Artefact, part: sections.Part) -> Artefact:
+    """A part as an artefact of its own, with what its heading tells."""
+    data = part.text.encode()
+    file = part.file
+    told = hint_of(file) if file else Hint()
+    hint = artefact.hint
+    return Artefact(
+        artefact.path,
+        file.rsplit("/", 1)[-1] if file else artefact.name,
+        lambda: io.BytesIO(data),
+        len(data),
+        artefact.modified,
+        replace(
+            hint,
+            rank=part.rank if part.rank is not None else (told.rank if file else hint.rank),
+            host=part.host or told.host or hint.host,
+            pid=told.pid if told.pid is not None else hint.pid,
+        ),
+        part.first - 1,
+        part.asked,
+    )
+
+
+_DATA = re.compile(rb"\s*(?:\{|\[\s*[\[{\"]|\x80)")
+
+_OWN_FORM = frozenset({"flight-recorder", "watch-files", "py-spy", "ras", "gdb", "python-threads"})
+"""Parsers of one artefact in a form of its own, in which headings stand for something else."""
 
 
 def _other(artefact: Artefact, head: bytes, got: _Collected) -> None:
@@ -360,6 +465,7 @@ def _reading(got: _Collected, roots: tuple[str, ...]) -> Reading:
         of(LinkCounters),
         of(Stall),
         of(JobShape),
+        of(Measured),
         looked,
         got.ledger,
         tuple(got.problems),

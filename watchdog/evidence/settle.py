@@ -48,7 +48,12 @@ def settle(
         done.append(_placed(one, ledger, renumber))
     sources = [_place(source, ledger, renumber) for source in looked]
     # A stack whose rank only its pid tells was also looked at for that rank.
-    sources += [one.source for one in done if isinstance(one, RankStacks | ProcessState)]
+    sources += [one.source for one in done if isinstance(one, RankStacks)]
+    sources += [
+        one.source
+        for one in done
+        if isinstance(one, ProcessState) and (one.rank is not None or not one.line)
+    ]
     return done, tuple(dict.fromkeys(sources))
 
 

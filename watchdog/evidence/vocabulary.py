@@ -328,6 +328,47 @@ VOCABULARY: dict[str, Entry] = {
     "proxy.waiting-on-wire": _e(
         "NCCL's proxy posted transfers that do not complete", "nccl-log", silent=("nccl-log",)
     ),
+    "link-counter.read": _e(
+        "an error counter of a port is not zero, and nobody knows since when; counter, value",
+        "interfaces",
+    ),
+    "port-rate.below": _e(
+        "a port runs slower than its siblings or than it can; rate, usual, basis",
+        "interfaces",
+    ),
+    "nvlink-errors.read": _e(
+        "an error counter of an NVLink is not zero, and nobody knows since when; kind, value",
+        "gpu",
+    ),
+    "nvlink.uneven": _e(
+        "some pairs of GPUs of a host have no NVLink and most have; pairs, path",
+        "gpu",
+        silent=("gpu",),
+    ),
+    "gpu.ecc-counted": _e(
+        "a GPU counts uncorrected memory errors; errors, since volatile (driver load) or aggregate",
+        "gpu",
+        silent=("gpu",),
+    ),
+    "shm.mount-small": _e(
+        "/dev/shm has 64 MiB or less, as containers have by default; kb",
+        "process",
+        silent=("process",),
+    ),
+    "mount.full": _e(
+        "a file system is full; mount, percent, what is bytes or inodes",
+        "process",
+        silent=("process",),
+    ),
+    "files-limit.small": _e(
+        "a process may open 1024 files or fewer; value", "process", silent=("process",)
+    ),
+    "memory.low": _e(
+        "a host has less than a fiftieth of its memory left; available_kb",
+        "process",
+        silent=("process",),
+    ),
+    "psi.io-high": _e("io pressure of a host; avg10", "pressure", silent=("pressure",)),
     "gpu.xid": _e("the driver logged an Xid; code", "kernel-log"),
     "init.incomplete": _e(
         "a process began to set up a communicator and never said that it was complete",

@@ -16,6 +16,7 @@ from fabwatch.watchdog.evidence.observations import LinkCounters, Observation, P
 
 NAME = "interfaces"
 MAKES = ("interfaces", "sockets")
+PASTED = True
 
 MAX_LINKS = 100_000
 _LINK = re.compile(

@@ -19,6 +19,7 @@ from fabwatch.watchdog.evidence.observations import LogEvent, Parsed, ReadError,
 
 NAME = "kernel-log"
 MAKES = ("kernel-log",)
+PASTED = True
 
 KEEP = 1000
 _STAMP = re.compile(

@@ -17,6 +17,7 @@ from fabwatch.watchdog.evidence.observations import Gpu, GpuReport, Parsed
 
 NAME = "nvidia-smi"
 MAKES = ("gpu",)
+PASTED = True
 
 _DRIVER = re.compile(r"Driver Version: (?P<driver>[\d.]+)")
 _GPU = re.compile(

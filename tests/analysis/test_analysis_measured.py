@@ -1,0 +1,166 @@
+"""Facts from what tools read: values become statements with places; only growth is growth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fabwatch.signatures import analysis
+from fabwatch.watchdog.evidence.facts import Fact
+from fabwatch.watchdog.evidence.reading import read
+
+SAMPLES = Path(__file__).resolve().parent.parent / "samples"
+
+
+def facts_of(tmp_path: Path, **files: str) -> list[Fact]:
+    for name, text in files.items():
+        path = tmp_path / name.replace("__", "/").replace("_txt", ".txt")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return list(analysis.analyse(read([tmp_path])).facts)
+
+
+def of_sample(tmp_path: Path, name: str) -> list[Fact]:
+    target = tmp_path / name.partition("--")[2]
+    target.write_bytes((SAMPLES / f"{name}.in").read_bytes())
+    return list(analysis.analyse(read([tmp_path])).facts)
+
+
+def said(facts: list[Fact], name: str) -> list[Fact]:
+    return [f for f in facts if f.name == name]
+
+
+@pytest.mark.parametrize(
+    ("sample", "name", "details", "where"),
+    [
+        ("rdma--ibstat.node7.txt", "ib-port.down", {"state": "DOWN"}, ("mlx5_0",)),
+        ("rdma--ibstat.node7.txt", "ib-port.initializing", {}, ("mlx5_2",)),
+        ("rdma--ibv_devinfo.txt", "ib-mtu.small", {"active": "1024"}, ("mlx5_0",)),
+        ("rdma--ibv_devinfo.txt", "rdma-link.rate-read", {"width": "1"}, ("mlx5_0",)),
+        ("rdma--perfquery.txt", "link-counter.read",
+         {"counter": "SymbolErrorCounter", "value": 153}, ("lid 12",)),
+        ("rdma--rdma.txt", "link-counter.read", {"counter": "out_of_sequence"}, ("mlx5_0",)),
+        ("lspci--lspci.node7.txt", "pcie-link.downgraded", {"what": "width", "now": "8x"},
+         ("3b:00.0",)),
+        ("lspci--lspci.node7.txt", "acs.read", {"state": "on"}, ("3a:00.0",)),
+        ("lspci--lspci.node7.txt", "pci-nic.gone", {}, ("5d:00.0",)),
+        ("nvidia_smi_query--nvidia-smi-q.txt", "gpu.ecc-counted",
+         {"since": "volatile", "errors": 2}, ("00000000:1a:00.0",)),
+        ("nvidia_smi_query--nvidia-smi-q.txt", "row-remap.failed", {"state": "on"},
+         ("00000000:1b:00.0",)),
+        ("nvidia_smi_query--nvidia-smi-q.txt", "gpu.thermal-throttled", {"state": "on"},
+         ("00000000:1a:00.0",)),
+        ("nvidia_smi_query--nvidia-smi-q.txt", "fabric.state-read", {"state": "In Progress"},
+         ("00000000:1a:00.0",)),
+        ("nvidia_smi_query--nvidia-smi-q.txt", "pcie-link.downgraded", {"now": "8x"},
+         ("00000000:1a:00.0",)),
+        ("nvlink--nvlink.txt", "nvlink.read", {"state": "inactive", "count": 2}, ("gpu0",)),
+        ("nvlink--nvlink.txt", "nvlink-errors.read", {"kind": "crc", "value": 12}, ("gpu0",)),
+        ("nvlink--topo.txt", "nvlink.uneven", {"pairs": 1, "path": "SYS"}, ("gpu0", "gpu2")),
+        ("dcgm--diag.txt", "health-check.failed", {"check": "dcgmi GPU Memory"}, ("gpu3",)),
+        ("dcgm--health.txt", "health-check.failed", {"check": "dcgmi NVLink"}, ("gpu2",)),
+        ("ethtool--ethtool_ens1f0np0.txt", "port-rate.below", {"rate": "100", "usual": "200"},
+         ("ens1f0np0",)),
+        ("ethtool--ethtool_ens1f0np0.txt", "link-counter.read", {"counter": "rx_discards_phy"},
+         ("ens1f0np0",)),
+        ("limits--ulimit.txt", "memlock.read", {"kb": 64}, ()),
+        ("limits--ulimit.txt", "files-limit.small", {"value": 1024}, ()),
+        ("limits--df.node7.txt", "shm.mount-full", {"percent": 100}, ()),
+        ("limits--df.node7.txt", "shm.mount-small", {"kb": 65536}, ()),
+        ("limits--df.node7.txt", "mount.full", {"mount": "/"}, ()),
+        ("limits--meminfo.txt", "memory.low", {}, ()),
+        ("pressure--pressure.txt", "psi.cpu-high", {"avg10": 85.2}, ()),
+        ("libraries--pip.txt", "nccl-wheels.several", {"kind": "wheel"}, ()),
+        ("libraries--maps_rank_1.txt", "nccl-wheels.several", {"kind": "mapped"}, ()),
+        ("services--systemctl.txt", "fabric-manager.failed", {"state": "failed"}, ()),
+        ("services--systemctl.txt", "peermem.missing", {}, ()),
+        ("scheduler--scontrol.txt", "slurm.node-lost", {"state": "DOWN*+DRAIN"}, ()),
+        ("scheduler--scontrol.txt", "slurm.state-read", {"state": "TIMEOUT"}, ()),
+        ("scheduler--sacct.txt", "slurm.state-read", {"state": "OUT_OF_MEMORY"}, ()),
+        ("scheduler--describe.txt", "pod.oom-killed", {"pod": "train-worker-3"}, ()),
+    ],
+)  # fmt: skip
+def test_a_value_becomes_a_fact_with_its_place_and_line(
+    tmp_path: Path, sample: str, name: str, details: dict[str, object], where: tuple[str, ...]
+) -> None:
+    fits = [
+        f
+        for f in said(of_sample(tmp_path, sample), name)
+        if all(f.get(k) == v for k, v in details.items())
+        and set(where) <= {*f.where.devices, *f.where.links}
+    ]
+    assert len(fits) >= 1
+    assert all(":" in cite for f in fits for cite in f.cites)
+
+
+def test_healthy_readings_say_nothing_bad(tmp_path: Path) -> None:
+    """Ports that are up, full width, counters at zero, unlimited memory locking, an empty mount."""
+    facts = facts_of(
+        tmp_path,
+        ibstat_txt="CA 'mlx5_0'\n\tPort 1:\n\t\tState: Active\n\t\tPhysical state: LinkUp\n",
+        pq_txt="# Port counters: Lid 1 port 1\nSymbolErrorCounter:..............0\n",
+        ulimit_txt="core file size  (blocks, -c) 0\nmax locked memory  (kbytes, -l) unlimited\n",
+        df_txt="Filesystem Size Used Avail Use% Mounted on\ntmpfs 504G 1G 503G 1% /dev/shm\n",
+        lspci_txt="3b:00.0 3D controller: NVIDIA X (rev a1)\n"
+        "\t\tLnkCap:\tPort #0, Speed 32GT/s, Width x16\n\t\tLnkSta:\tSpeed 32GT/s, Width x16\n",
+    )
+    assert {f.name for f in facts} == {"rdma-device.present", "pcie-link.full"}
+
+
+def test_a_counter_grows_only_between_two_looks_at_one_host(tmp_path: Path) -> None:
+    """Two hosts' readings, or one alone, are no growth; before and after are."""
+    low = "# Port counters: Lid 1 port 1\nSymbolErrorCounter:..............3\n"
+    high = "# Port counters: Lid 1 port 1\nSymbolErrorCounter:..............90\n"
+    apart = facts_of(tmp_path / "a", x_txt=low, y_txt=high)
+    assert not said(apart, "link-counter.grew")
+    assert len(said(apart, "link-counter.read")) == 2
+    files = {"pq.before_txt": low, "pq.after_txt": high}
+    (grew,) = said(facts_of(tmp_path / "b", **files), "link-counter.grew")
+    assert (grew.get("by"), grew.cites) == (87, ("pq.before.txt:2", "pq.after.txt:2"))
+    pasted = f"$ perfquery\n{low}$ sleep 60\n$ perfquery\n{high}$ uptime\n 1 min\n"
+    (grew,) = said(facts_of(tmp_path / "c", t_txt=pasted), "link-counter.grew")
+    assert (grew.get("by"), grew.cites) == (87, ("t.txt:3", "t.txt:7"))
+
+
+def test_a_sysfs_tree_is_read_as_ports(tmp_path: Path) -> None:
+    """Each file holds one number; folders say whose."""
+    files = {}
+    for n in range(4):
+        port = f"hosts__node-{n // 4}__infiniband__mlx5_{n}__ports__1"
+        files[f"{port}__state"] = "1: DOWN\n" if n == 2 else "4: ACTIVE\n"
+        files[f"{port}__rate"] = f"{200 if n == 1 else 400} Gb/sec (4X NDR)\n"
+        files[f"{port}__link_layer"] = "InfiniBand\n"
+        files[f"{port}__counters__symbol_error"] = f"{153 * (n == 3)}\n"
+    files["hosts__node-0__infiniband__mlx5_4__ports__1__state"] = "4: ACTIVE\n"
+    files["hosts__node-0__infiniband__mlx5_4__ports__1__rate"] = "400 Gb/sec (4X NDR)\n"
+    files["hosts__node-0__infiniband__mlx5_4__ports__1__link_layer"] = "InfiniBand\n"
+    facts = facts_of(tmp_path, **files)
+    (down,) = said(facts, "ib-port.down")
+    assert (down.where.links, down.where.hosts) == (("mlx5_2",), ("node-0",))
+    (slow,) = said(facts, "port-rate.below")
+    assert (slow.where.links, slow.get("usual")) == (("mlx5_1",), "400")
+    (counted,) = said(facts, "link-counter.read")
+    assert (counted.where.links, counted.get("value")) == (("mlx5_3",), 153)
+
+
+def test_settings_that_differ_between_ranks_are_told_with_the_odd_rank(tmp_path: Path) -> None:
+    """Three ranks say Ring and one says Tree; what belongs to one rank may differ."""
+    files = {
+        f"env_rank_{n}_txt": f"PATH=/bin\nRANK={n}\nWORLD_SIZE=4\nHOSTNAME=n{n}\n"
+        f"NCCL_DEBUG_FILE=/tmp/{n}\nNCCL_ALGO={'Tree' if n == 2 else 'Ring'}\n"
+        for n in range(4)
+    }
+    (one,) = said(facts_of(tmp_path / "a", **files), "env.differs")
+    assert (one.get("key"), one.where.ranks) == ("NCCL_ALGO", (2,))
+    same = {name: text.replace("Tree", "Ring") for name, text in files.items()}
+    assert not said(facts_of(tmp_path / "b", **same), "env.differs")
+
+
+def test_a_stopped_process_of_a_list_is_that_of_the_rank_with_its_pid(tmp_path: Path) -> None:
+    """ps knows no ranks; what knows the pid does."""
+    page = '{"tick_s": 1.0, "age_s": 0.1, "rank": 5, "pid": 4711, "world_size": 8, "tick": 9}'
+    ps = (SAMPLES / "process_list--ps.node7.txt.in").read_text()
+    facts = facts_of(tmp_path, pg_status_rank_5_json=page, ps_txt=ps)
+    (stopped,) = said(facts, "process.stopped")
+    assert (stopped.where.ranks, stopped.cites) == ((5,), ("ps.txt:3",))
