@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from fabwatch.signatures import kept, model
+from fabwatch.signatures import installed, kept, model
 from fabwatch.signatures.model import (
     Case,
     Clue,
@@ -51,21 +51,39 @@ class LibraryError(ValueError):
         super().__init__("\n".join(problems))
 
 
-def load(*folders: str | Path, builtin: bool = True) -> Library:
+def load(*folders: str | Path, builtin: bool = True, packages: bool = False) -> Library:
     """All signatures of the built-in library and of ``folders`` (searched for ``*.yaml``).
 
-    A file of a later folder may replace a built-in signature by using its id. Raises LibraryError
-    with every located problem of every file, or OSError for a folder that cannot be listed.
+    ``packages``: also the folders that installed packages offer, before ``folders``. A file may
+    replace a built-in signature by using its id. A look-alike among the built-in ones need not
+    name a signature of such a folder in turn: it is made to. Raises LibraryError with every
+    located problem of every file, or OSError for a folder that cannot be listed.
     """
-    if builtin and not folders:
+    offered, problems = installed.folders() if packages else ([], [])
+    every = [*offered, *map(Path, folders)]
+    if builtin and not every and not problems:
         return _builtin()
     found: dict[str, Signature] = dict(_builtin().signatures) if builtin else {}
-    mine, problems = read_folders(folders)
+    mine, wrong = read_folders(every)
     found.update(mine)
-    problems += check_links(found)
+    _name_in_turn(found, mine)
+    problems += [*wrong, *check_links(found)]
     if problems:
         raise LibraryError(problems)
     return Library(dict(sorted(found.items())))
+
+
+def _name_in_turn(found: dict[str, Signature], mine: Iterable[str]) -> None:
+    """Where one side of a look-alike is the user's and only one side names it, both do."""
+    own = set(mine)
+    for one in list(found.values()):
+        for other in one.confusable_with:
+            twin = found.get(other.id)
+            if twin is None or (one.id in own) == (twin.id in own):
+                continue
+            if one.id not in {back.id for back in twin.confusable_with}:
+                back = Confusable(one.id, other.because, other.tell_apart)
+                found[twin.id] = replace(twin, confusable_with=(*twin.confusable_with, back))
 
 
 @lru_cache(maxsize=1)
@@ -129,6 +147,7 @@ def read_folders(
     problems += check_together(shapes)
     for path, tree, own in trees:
         signature = _signature(Reader(tree, own, "a signature"), str(path))
+        own.found = unfilled(tree, str(path), own.found)
         problems += own.found
         if own.found:
             continue
@@ -168,7 +187,39 @@ def read_text(text: str, path: str) -> tuple[Signature | None, list[str]]:
         learn(path, () if problems.found else shapes)
         problems.found += [*check(shapes), *check_together({path: shapes})]
     signature = _signature(Reader(tree, problems, "a signature"), path)
+    problems.found = unfilled(tree, path, problems.found)
     return (None, problems.found) if problems.found else (signature, [])
+
+
+_TODO = re.compile(r"\bTODO\b")
+
+
+def unfilled(tree: Tree, path: str, found: list[str]) -> list[str]:
+    """``found`` with every TODO that a draft still holds, by line; it stands for its follow-ups."""
+    todos = {line: text for line, text in _todos(tree)}
+    if not todos:
+        return found
+    told = [f"{path}:{line}: still to be filled in: {text}" for line, text in todos.items()]
+    rest = [text for text in found if _line_of(text, path) not in todos]
+    return sorted([*told, *rest], key=lambda text: _line_of(text, path))
+
+
+def _todos(tree: Tree, key: str = "") -> Iterator[tuple[int, str]]:
+    if isinstance(tree.value, str):
+        if _TODO.search(tree.value):
+            text = " ".join(tree.value.split())
+            yield tree.line, f"{key}: {text}" if key else text
+    elif isinstance(tree.value, list):
+        for one in tree.value:
+            yield from _todos(one, key)
+    else:
+        for name, one in tree.value.items():
+            yield from _todos(one, name)
+
+
+def _line_of(problem: str, path: str) -> int:
+    line = problem.removeprefix(f"{path}:").split(":", 1)[0]
+    return int(line) if line.isdigit() else 0
 
 
 def _shapes(tree: Tree, problems: Problems) -> tuple[Shape, ...]:

@@ -83,7 +83,7 @@ shapes:
     says: TODO what the line means
     sources: [job-log, nccl-log]
     regex: 'TODO with (?P<rank>\\d{{1,7}}) and bounds such as .{{0,80}}'
-    sample: ["TODO a line as the software writes it"]
+    sample: ["TODO with 3 and bounds such as the line that the software writes"]
     never: ["TODO a look-alike line that means something else"]
 clues:
   - fact: TODO

@@ -13,7 +13,7 @@ import json
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:] = [p for p in sys.path if Path(p or ".").resolve() != HERE]
 
 from fabwatch.signatures.diagnose import diagnose  # noqa: E402
-from fabwatch.signatures.model import LAYER_NAMES  # noqa: E402
+from fabwatch.signatures.labels import Case, cases, evidence  # noqa: E402
 from fabwatch.signatures.verdict import Verdict  # noqa: E402
 from fabwatch.watchdog.evidence.reading import read  # noqa: E402
 
@@ -31,21 +31,6 @@ PAGE = ROOT / "docs" / "scoreboard.md"
 CORPORA = (ROOT / "tests" / "incidents", ROOT / "tests" / "recorded")
 UNDECIDED = frozenset({"insufficient-evidence", "undecidable", "cannot-tell"})
 _KEEP = 4
-
-
-@dataclass(frozen=True)
-class Case:
-    """One labelled folder. ``right`` are the acceptable ids, ``expected`` what answer is asked."""
-
-    name: str
-    folder: Path
-    cause: str
-    right: tuple[str, ...]
-    layer: str
-    expected: str
-    ranks: tuple[int, ...] | None = None
-    fabric: str = ""
-    symptom: str = ""
 
 
 @dataclass
@@ -61,48 +46,6 @@ class Score:
     top: list[str] = field(default_factory=list)
     in_three: bool = False
     notes: list[str] = field(default_factory=list)
-
-
-def cases(folder: Path) -> Iterator[Case]:
-    """Every labelled case below ``folder``, sorted by name.
-
-    A ``truth.json`` labels its own folder, or, with ids of folders as keys, those beside it.
-    """
-    for path in sorted(folder.rglob("truth.json")):
-        truth: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if all(isinstance(one, dict) for one in truth.values()):
-            for name, one in sorted(truth.items()):
-                if (path.parent / name).is_dir():
-                    yield _case(path.parent / name, folder, one)
-        else:
-            yield _case(path.parent, folder, truth)
-
-
-def _case(where: Path, folder: Path, truth: dict[str, Any]) -> Case:
-    cause = str(truth.get("cause_id") or "")
-    right = [*(truth.get("acceptable_cause_ids") or truth.get("signatures") or [])]
-    expected = str(truth.get("expected_answer") or "name-the-cause")
-    if not cause and not right:
-        expected = "healthy"
-    elif cause and expected == "name-the-cause" and cause not in right:
-        right = [cause, *right]
-    ranks = truth.get("culprit_ranks")
-    return Case(
-        where.relative_to(folder).as_posix(),
-        where,
-        cause or (right[0] if right else "healthy"),
-        tuple(map(str, right)),
-        LAYER_NAMES.get(str(truth.get("layer")), str(truth.get("layer") or "")),
-        expected,
-        tuple(ranks) if isinstance(ranks, list) else None,
-        str(truth.get("fabric") or ""),
-        str(truth.get("symptom") or ""),
-    )
-
-
-def evidence(case: Case) -> list[Path]:
-    """The files of a case that a person would have; never its label."""
-    return [p for p in sorted(case.folder.iterdir()) if p.name != "truth.json"]
 
 
 def judge(case: Case, verdict: Verdict) -> Score:

@@ -111,6 +111,8 @@ def main(argv: list[str]) -> int:
         cell, culprit, trial = item
         where = out / f"{cell.name}-{'none' if culprit is None else culprit}-{trial}"
         result = {**run(cell, culprit, where, setting).as_json(), "trial": trial}
+        truth = {"acceptable_cause_ids": cell.accept, "culprit_ranks": result["expected"]}
+        (where / "truth.json").write_text(json.dumps(truth))  # for `fabwatch signatures measure`
         with log.open("a") as file:
             file.write(json.dumps(result) + "\n")
         print(row(result), flush=True)

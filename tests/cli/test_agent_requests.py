@@ -85,7 +85,9 @@ def test_top_prints_a_table_once(agent, tmp_path):
     done = fabwatch(tmp_path, "top", "--once")
     assert done.returncode == 0
     assert "phase steady · 7.2 s since the last progress" in done.stdout
-    assert done.stdout.splitlines()[1:] == ["rank  pid  state", "0     11   S", "1     12   T"]
+    assert done.stdout.splitlines()[1:] == [
+        "rank  pid  state  look", "0     11   S", "1     12   T      <- stopped",
+    ]  # fmt: skip
     assert json.loads(fabwatch(tmp_path, "top", "--json").stdout)["ranks"] == ranks
 
 
@@ -96,3 +98,33 @@ def test_the_table_cannot_be_steered_by_what_a_process_calls_itself():
 
 def test_the_table_stands_a_job_without_ranks():
     assert table("run", {"ranks": [], "phase": "start"}).startswith("run · phase start")
+
+
+def test_the_table_marks_the_rank_to_look_at_and_no_victim():
+    waits = {"state": "S", "pending": True, "page_age_s": 0.4}
+    late = {"state": "S", "pending": False, "page_age_s": 0.2}
+    stuck = {"state": "R", "pending": True, "page_age_s": 9.5}
+    stopped = {"state": "T", "pending": True}
+    dead = {"state": "Z"}
+
+    def marked(*ranks, waited=7.0):
+        text = table("run", {"ranks": [{"rank": n, **r} for n, r in enumerate(ranks)],
+                             "waited_s": waited})  # fmt: skip
+        return [line.split()[0] + line.split("<-")[1] for line in text.splitlines() if "<-" in line]
+
+    assert marked(waits, late, waits) == ["1 the others wait, it does not"]
+    assert marked(waits, late, waits, waited=1.0) == [], "a step may take that long"
+    assert marked(late, late, waits) == [], "most of them do not wait"
+    assert marked(waits, waits) == [], "all wait: the network or a device, no rank"
+    assert marked(waits, stuck, waits) == ["1 its interpreter does not answer"]
+    assert marked(stopped, waits, dead) == ["0 stopped", "2 dead"]
+    assert marked(waits, {"state": "D"}) == ["1 waits in the kernel"]
+
+
+def test_the_help_of_top_explains_every_column(tmp_path):
+    from fabwatch.commands.top import COLUMNS
+
+    shown = fabwatch(tmp_path, "top", "-h").stdout
+    for name in ("state", "pending", "counted_s", "idle_s", "page_age_s"):
+        assert f"{name} " in shown
+        assert COLUMNS[name] in shown

@@ -260,3 +260,29 @@ def test_an_internal_error_is_one_line_and_a_traceback_only_on_request():
     )
     assert "ZeroDivisionError" in loud.stderr
     assert "Traceback" in loud.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["match"], ["top"], ["capture"], ["signatures", "measure"], ["playbook"]]
+)
+def test_the_page_about_the_command_line_is_what_help_prints(words):
+    page = (Path(__file__).resolve().parents[2] / "docs" / "cli.md").read_text()
+    shown = subprocess.run(
+        [sys.executable, "-m", "fabwatch", *words, "-h"],
+        env={**os.environ, "COLUMNS": "90"}, capture_output=True, text=True, timeout=60,
+    ).stdout  # fmt: skip
+    section = page.split(f"## `{' '.join(['fabwatch', *words])}`\n\n```text\n")[1].split("\n```")[0]
+    assert [line.rstrip() for line in shown.splitlines()] == section.splitlines()
+
+
+def test_a_layer_by_its_other_name_is_listed_and_an_unknown_one_is_refused(fabwatch):
+    ours = fabwatch("signatures", "list", "--layer", "application")
+    assert (
+        ours.stdout and fabwatch("signatures", "list", "--layer", "program").stdout == ours.stdout
+    )
+    done = fabwatch("signatures", "list", "--layer", "bogus")
+    assert done.returncode == 2
+    assert "no layer 'bogus'; there are application, runtime, fabric" in done.stderr
+    none = fabwatch("signatures", "list", "--layer", "numerics", "--symptom", "hang")
+    assert (none.returncode, none.stdout) == (0, "")
+    assert "leave one of the two out" in none.stderr

@@ -7,20 +7,27 @@ import click
 
 @click.command(name="capture", short_help="Freeze the evidence of a running job now.")
 @click.argument("run", metavar="[RUN]", required=False)
-@click.option("--out", metavar="DIR", help="Where runs are.  [default: ./fabwatch-runs]")
+@click.option("--out", metavar="DIR", help="Where to look for runs.  [default: ./fabwatch-runs]")
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0.1),
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long to wait for it.",
+    help="Give up waiting after so long; the capture itself goes on.",
 )
 def command(run: str | None, out: str | None, timeout: float) -> None:
-    """Ask the agent of RUN (default: the newest running one) for a capture.
+    """Freeze the evidence of a job now: where every rank is, in which operation, on which line.
 
-    The job is not disturbed. Prints the new incident's directory; `fabwatch match` reads it.
-    """
+    RUN is the run directory of a job that was started under fabwatch, by default the newest one
+    that still runs in ./fabwatch-runs. The job runs on, undisturbed. Prints the directory that
+    the evidence went to; read it with `fabwatch match DIRECTORY`.
+
+    \b
+        fabwatch match $(fabwatch capture)
+
+    Exit code: 0 captured, 1 no running job or no answer in time, 2 usage error.
+    """  # noqa: D301 - click reads the backspace
     from fabwatch.commands._agent import request, running
 
     folder, sock = running(run, out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,22 @@ if TYPE_CHECKING:
     from fabwatch.signatures.verdict import Verdict
 
 
+def _joined(_ctx: click.Context, _param: click.Parameter, value: tuple[str, ...]) -> str | None:
+    return os.pathsep.join(value) or None
+
+
+signature_folders = click.option(
+    "--signatures",
+    "folder",
+    metavar="DIR",
+    type=click.Path(),
+    multiple=True,
+    callback=_joined,
+    envvar="FABWATCH_SIGNATURES",
+    help="Signatures of your own, to try beside fabwatch's. May be given several times.",
+)
+
+
 @click.command(name="match", short_help="Diagnose runs, directories, logs; - is standard input.")
 @click.argument("paths", metavar="PATH...", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="Print verdict.json instead of the screen.")
@@ -23,13 +40,7 @@ if TYPE_CHECKING:
     metavar="N",
     help="How many signatures to name.  [default: all in JSON]",
 )
-@click.option(
-    "--signatures",
-    "folder",
-    metavar="DIR",
-    envvar="FABWATCH_SIGNATURES",
-    help="Signatures to try beside fabwatch's own.",
-)
+@signature_folders
 @click.option("--write", is_flag=True, hidden=True)
 @click.option("--incident", metavar="DIR", hidden=True)
 @click.option("--run", "run_dir", metavar="DIR", hidden=True)
@@ -46,12 +57,18 @@ def command(
 ) -> None:
     """Diagnose what is in PATH: a run, an incident, any directory, an archive, a log, or `-`.
 
-    Of a run, the newest incident that did not resolve itself is diagnosed. Nothing that is read is
-    ever executed.
+    \b
+        fabwatch match fabwatch-runs/train-20260101T030000Z
+        fabwatch match node1.log node2.log stacks/
+        kubectl logs POD | fabwatch match -
+
+    Flight-recorder dumps, py-spy stacks, job and NCCL logs, dmesg and nvidia-smi output are known
+    by what they hold, whoever saved them. Of a run, the newest incident that did not resolve
+    itself is diagnosed. Nothing that is read is ever executed.
 
     Exit code: 0 a failure was diagnosed, 1 nothing wrong was found, 2 usage error or nothing
     readable, 3 something is wrong and the evidence cannot tell what.
-    """
+    """  # noqa: D301 - click reads the backspace
     if write:
         if paths or (incident is None and run_dir is None):
             raise click.UsageError("--write goes with --incident DIR, --run DIR or both, no PATH")
@@ -88,15 +105,27 @@ def _diagnosed(paths: tuple[str, ...], folder: str | None) -> Verdict:
     return diagnose(reading, library)
 
 
-def library_of(folder: str | None) -> Library:
-    """Our signatures and those in ``folder``; ends with 2 and all located errors if broken."""
+def library_of(folder: str | None, strict: bool = False) -> Library:
+    """Our signatures, those of installed packages, and those in ``folder`` (several: a PATH).
+
+    Ends with 2 and all located errors if ``folder`` is broken, and if ``strict``, also if a
+    package's signatures are. Else those are told and left out: a hang is diagnosed all the same.
+    """
     from fabwatch.signatures.loader import LibraryError, load
 
+    folders = folder.split(os.pathsep) if folder else []
     try:
-        return load(folder) if folder else load()
+        return load(*folders, packages=True)
     except LibraryError as err:
         for problem in err.problems:
             click.echo(f"fabwatch: {problem}", err=True)
+        if not strict:
+            try:
+                library = load(*folders)
+            except LibraryError:
+                raise SystemExit(2) from None
+            click.echo("fabwatch: goes on without the signatures of installed packages", err=True)
+            return library
     except OSError as err:
         click.echo(f"fabwatch: {folder}: {err.strerror or err}", err=True)
     raise SystemExit(2)

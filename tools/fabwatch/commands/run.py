@@ -32,7 +32,12 @@ _OPTIONS = (
         metavar="SECONDS",
         help="How long to wait for a capture under way when the job has ended.  [default: 10]",
     ),
-    click.option("--no-probe", is_flag=True, default=None, help="Put nothing inside the ranks."),
+    click.option(
+        "--no-probe",
+        is_flag=True,
+        default=None,
+        help="Put nothing inside the ranks: less is seen, stacks and logs only.",
+    ),
     click.option(
         "--timing",
         is_flag=True,
@@ -41,7 +46,13 @@ _OPTIONS = (
     ),
     click.option("--quiet", is_flag=True, default=None, help="No lines of fabwatch's own."),
     click.option("--notify", metavar="CMD", help="A shell command to run on each incident."),
-    click.option("--signatures", metavar="DIR", help="Signatures to try beside fabwatch's own."),
+    click.option(
+        "--signatures",
+        metavar="DIR",
+        multiple=True,
+        callback=lambda _ctx, _param, value: os.pathsep.join(value) or None,
+        help="Signatures of your own, to try beside fabwatch's. May be given several times.",
+    ),
     click.option("--keep", metavar="N", help="Keep the newest N runs.  [default: all]"),
     click.option("--job-name", metavar="NAME", help="Name of the run.  [default: the script]"),
 )
