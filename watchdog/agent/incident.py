@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import shutil
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fabwatch.watchdog.agent.files import read_json, write_json
+from fabwatch.watchdog.evidence.ledger import Evidence, Ledger, Status
 
 SCHEMA = "fabwatch.incident/1"
+RESTARTED = "the launcher restarted the workers"
 _TIMEOUT = re.compile(rb'"timeout_ms"\s*:\s*"?(\d+)')
 
 
@@ -163,6 +168,29 @@ class Incident:
                 "timing": timing,
             },
         )
+
+    def gap(self, host: str, reason: str) -> None:
+        """Say in the ledger what the watch itself could not do."""
+        with contextlib.suppress(OSError):
+            Ledger().add(
+                Evidence(
+                    source="exit",
+                    status=Status.PARTIAL,
+                    host=host,
+                    started=time.time(),
+                    reason=reason,
+                    collector="agent",
+                ),
+                self.folder / "ledger.jsonl",
+            )
+
+    def copy_exits(self, run_dir: Path) -> None:
+        """Keep the exits as they stand now. Raises OSError."""
+        target = self.folder / "exits.jsonl"
+        part = target.with_name(f".exits.{os.getpid()}.part")
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copyfile(run_dir / "exits.jsonl", part)
+            part.replace(target)
 
     def drop(self) -> None:
         """Remove the directory of what was no incident."""

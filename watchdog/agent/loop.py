@@ -14,17 +14,20 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fabwatch.watchdog.agent import manifest
+from fabwatch.watchdog.agent import manifest, requests
 from fabwatch.watchdog.agent.capturing import Captures
 from fabwatch.watchdog.agent.channel import Channel, ControlSocket
 from fabwatch.watchdog.agent.desk import Desk
 from fabwatch.watchdog.agent.exits import ExitLine
 from fabwatch.watchdog.agent.files import read_json
+from fabwatch.watchdog.agent.grip import Grip
 from fabwatch.watchdog.agent.hold import Holder
 from fabwatch.watchdog.agent.incident import Incident
-from fabwatch.watchdog.agent.tasks import Tasks, python
+from fabwatch.watchdog.agent.killing import Killer
+from fabwatch.watchdog.agent.options import Options, columns_of, wants_color
+from fabwatch.watchdog.agent.peeking import Peeks
+from fabwatch.watchdog.agent.tasks import Tasks
 from fabwatch.watchdog.agent.watch import Watch
-from fabwatch.watchdog.progress.monitor import summary
 
 TICK_S = 0.5
 _TOGETHER_S = 0.06
@@ -32,33 +35,6 @@ _TOGETHER_S = 0.06
 _DRAIN_S = 0.5
 _FINAL_MARGIN_S = 0.7
 _ALONE_GRACE_S = 30.0
-_KILL_AFTER_S = 45.0
-PEEKS, _PEEK_EVERY_S = 3, 5.0
-"""How often a rank is asked for its groups' timeout, once it has begun to communicate."""
-
-
-class Options:
-    """What the launch asked of the agent, from launch.json."""
-
-    def __init__(self, launch: dict[str, Any], run_dir: Path) -> None:
-        given = launch.get("options")
-        options: dict[str, Any] = given if isinstance(given, dict) else {}
-        self.job = str(launch.get("job") or run_dir.name)
-        self.started = _seconds(launch.get("started"), None, most=1e11)
-        self.run_id = str(launch.get("run_id") or run_dir.name)
-        self.sockets = str(launch.get("sockets") or os.environ.get("FABWATCH_SOCKETS", ""))
-        self.stub_pid = launch.get("stub_pid") if isinstance(launch.get("stub_pid"), int) else None
-        self.stall_after = _seconds(options.get("stall_after"))
-        self.grace = _seconds(options.get("grace"), 10.0) or 0.0
-        self.kill = options.get("on_stall") == "kill"
-        self.signatures = options.get("signatures") or None
-        self.notify: str | None = None  # comes over the line: launch.json holds it masked
-
-
-def _seconds(value: object, default: float | None = None, most: float = 1e9) -> float | None:
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < most:
-        return float(value)
-    return default
 
 
 class Agent:
@@ -70,20 +46,21 @@ class Agent:
         self.options = Options(read_json(run_dir / "launch.json"), run_dir)
         self.started = manifest.clocks()
         self.stub = Channel(line)
-        self.holder = holder
         self.tasks = Tasks()
         self.captures = Captures(self.tasks)
         self.watch = Watch(
             run_dir, self.options.run_id, self.options.sockets, self.options.stall_after
         )
-        if holder is not None:
-            self.watch.finder.skip.add(holder.pid)
-        self.desk = Desk(run_dir, self.watch, self.tasks, self.captures, holder, log, self._say)
-        self.desk.columns = _columns(self.options.stub_pid)
-        self.desk.color = self.desk.columns is not None and _wants_color()
-        self.desk.signatures = self.options.signatures
+        self.grip = Grip(holder, self.watch, log)
+        self.desk = Desk(run_dir, self.watch, self.tasks, self.captures, self.grip, log, self._say)
         self.desk.job_started = self.options.started
-        self.desk.on_diagnosed = self._diagnosed
+        self.desk.teller.on_diagnosed = self._diagnosed
+        diagnoses = self.desk.diagnoses
+        diagnoses.columns = columns_of(self.options.stub_pid)
+        diagnoses.color = diagnoses.columns is not None and wants_color()
+        diagnoses.signatures = self.options.signatures
+        self.killer = Killer(self.watch, log, self._say)
+        self.peeks = Peeks(self.options.sockets, self.tasks, log)
         self.control: ControlSocket | None = None
         self.clients: list[Channel] = []
         self.ending = False  # the job is over; the final flow runs
@@ -91,15 +68,11 @@ class Agent:
         self.stopping = False  # the user or the scheduler ended the job
         self.outcome: dict[str, Any] | None = None
         self._terms: tuple[float, list[ExitLine]] | None = None
-        self._peeks = PEEKS
-        self._peek_at = 0.0
         self._manifest_due = True
         self._manifest_at = 0.0
         self._next_tick = 0.0
         self._ended_at: float | None = None
         self._final_until = 0.0
-        self._kill_at: float | None = None
-        self._killed = False
         self._attempt = 0
         self._warm_at: float | None = None
         self._interrupted = False
@@ -164,7 +137,7 @@ class Agent:
         found: dict[int, Any] = {}
         for fd in (*self.watch.exits.watched, *self.tasks.running):
             poll.register(fd, select.POLLIN)
-        holders = [self.holder] if self.holder is not None else []
+        holders = [self.grip.holder] if self.grip.holder is not None else []
         controls = [self.control] if self.control is not None else []
         channels = [c for c in (self.stub, *self.clients) if c.open]
         everyone: list[Any] = [*holders, *controls, *channels]
@@ -178,7 +151,7 @@ class Agent:
         if isinstance(one, Holder):
             self.desk.hold_answered()
             if event & (select.POLLHUP | select.POLLERR):
-                self._new_holder()
+                self.grip.renew()
         elif isinstance(one, ControlSocket):
             client = one.accept()
             if client is not None and len(self.clients) < 16:
@@ -193,20 +166,8 @@ class Agent:
                     if one is self.stub:
                         self._from_stub(message, now)
                     else:
-                        self._from_client(one, message, now)
+                        requests.answer(self.desk, self.options.job, one, message, now)
             self.clients = [c for c in self.clients if c.open]
-
-    def _new_holder(self) -> None:
-        """The process that holds is gone: what it held goes on; get another."""
-        old, self.holder = self.holder, None
-        if old is not None:
-            old.close()
-        try:
-            self.holder = Holder()
-            self.watch.finder.skip.add(self.holder.pid)
-        except OSError as err:
-            self.log.error("no-holder", error=str(err))
-        self.desk.holder = self.holder
 
     # -------------------------------------------------------------- messages
 
@@ -223,42 +184,6 @@ class Agent:
         if isinstance(ended, dict):
             self.outcome = ended
             self.log.info("job-ended", **{k: v for k, v in ended.items() if k != "event"})
-
-    def _from_client(self, client: Channel, message: dict[str, Any], now: float) -> None:
-        what = message.get("do")
-        if what == "status":
-            client.send(self._status(now))
-        elif what == "capture":
-            incident = self.desk.requested(now)
-            if incident is None:
-                client.send({"ok": False, "error": "no incident directory can be made"})
-            else:
-
-                def answer(done: Incident) -> None:
-                    client.send({"ok": True, "incident": str(done.folder)})
-
-                if incident.captured is not None and not self.desk.busy:
-                    answer(incident)
-                else:
-                    self.desk.waiters.append(answer)
-        else:
-            client.send({"ok": False, "error": f"do must be capture or status, not {what!r}"})
-
-    def _status(self, now: float) -> dict[str, Any]:
-        monitor = self.watch.monitor
-        current = self.desk.current
-        return {
-            "ok": True,
-            "job": self.options.job,
-            "run_dir": str(self.run_dir),
-            "world_size": self.watch.world_size,
-            "ranks": summary(monitor.ranks, now),
-            "phase": monitor.phase,
-            "waited_s": round(monitor.waited(now), 2) if monitor.ranks else 0.0,
-            "longest_wait_s": round(monitor.longest_wait, 2),
-            "attempt": self.watch.attempt,
-            "incident": str(current.folder) if current is not None and current.open else None,
-        }
 
     def _say(self, text: str) -> None:
         self.log.info("say", text=text)
@@ -304,7 +229,7 @@ class Agent:
         if line.signal == signal.SIGTERM:
             if self._terms is None:
                 self._terms = (now + _TOGETHER_S, [])
-                self.desk.hold()
+                self.grip.hold()
             self._terms[1].append(line)
             return
         self._terms = None
@@ -325,7 +250,7 @@ class Agent:
             self.desk.failed(lines[0], now)
         else:
             self.stopping = True
-            self.desk.release()
+            self.grip.release()
 
     # -------------------------------------------------------------- time passes
 
@@ -339,41 +264,12 @@ class Agent:
             found = None if self._terms else self.watch.monitor.judge(now)
             if found is not None:
                 self.desk.stalled(found, now)
-            self._peek(now)
+            self.peeks.tick(self.watch.monitor, now)
         self.desk.tick(now)
         if self._manifest_due or now - self._manifest_at > 60:
             self._write_manifest(now)
-        self._maybe_kill(now)
+        self.killer.tick(now)
         self._maybe_end(now)
-
-    def _peek(self, now: float) -> None:
-        """Learn the job's own timeout while everybody is well."""
-        monitor = self.watch.monitor
-        if not self._peeks or now < self._peek_at or monitor.timeout is not None:
-            return
-        asked = next(
-            (
-                t
-                for _, t in sorted(monitor.ranks.items())
-                if t.counted is not None and not t.exiting
-            ),
-            None,
-        )
-        if asked is None or not self.options.sockets:
-            return
-        self._peeks -= 1
-        self._peek_at = now + _PEEK_EVERY_S
-        path = Path(self.options.sockets) / f"w{asked.pid}.sock"
-
-        def learnt(code: int | None, text: str) -> None:
-            with contextlib.suppress(ValueError):
-                if code == 0 and monitor.timeout is None:
-                    monitor.timeout = float(text)
-                    self.log.info("timeout", seconds=monitor.timeout)
-
-        with contextlib.suppress(OSError):
-            words = python("-m", "fabwatch.watchdog.agent.peek", str(path))
-            self.tasks.start("peek", words, 6.0, learnt, output=True)
 
     def _write_manifest(self, now: float) -> None:
         self._manifest_at, self._manifest_due = now, False
@@ -393,29 +289,7 @@ class Agent:
                     extra={"FABWATCH_INCIDENT": str(incident.folder)},
                 )  # fmt: skip
         if self.options.kill and incident.trigger != "request":
-            self._kill_at = time.monotonic() + self.options.grace
-
-    def _maybe_kill(self, now: float) -> None:
-        """--on-stall kill: end the launcher, and nothing but the launcher."""
-        incident = self.desk.current
-        if self._kill_at is None or now < self._kill_at or self.watch.root is None:
-            return
-        if incident is None or incident.resolved or not self.watch.root_lives():
-            self._kill_at = None
-            return
-        number = signal.SIGKILL if self._killed else signal.SIGTERM
-        try:
-            fd = os.pidfd_open(self.watch.root)
-            try:
-                if self.watch.root_lives():
-                    signal.pidfd_send_signal(fd, number)
-                    self._say(f"--on-stall kill: sent {number.name} to pid {self.watch.root}")
-            finally:
-                os.close(fd)
-        except OSError as err:
-            self.log.error("kill-failed", error=str(err))
-        self._kill_at = None if self._killed else now + _KILL_AFTER_S
-        self._killed = True
+            self.killer.wait_for(incident, time.monotonic() + self.options.grace)
 
     # -------------------------------------------------------------- the end
 
@@ -483,20 +357,7 @@ class Agent:
     def _finish(self) -> None:
         incident = self.desk.current
         if incident is not None and incident in self.desk.all and incident.open:
-            verdict = incident.verdict
-            same = (
-                incident.said is not None
-                and verdict is not None
-                and (incident.said.signature, incident.said.ranks)
-                == (verdict.signature, verdict.ranks)
-            )
-            if same and verdict is not None:
-                self._say(
-                    f"as said before: {verdict.title or verdict.signature}; "
-                    f"evidence: {incident.folder}"
-                )
-            else:
-                self._say(incident.screen or f"no verdict in time; evidence: {incident.folder}")
+            self.desk.teller.last(incident)
         self._send_done()
         self.finished = True
 
@@ -512,8 +373,7 @@ class Agent:
         self.captures.close()
         self.tasks.end_all()
         self.desk.sweep()
-        if self.holder is not None:
-            self.holder.close()
+        self.grip.close()
         if self.control is not None:
             self.control.close()
         for client in self.clients:
@@ -536,23 +396,3 @@ def _remove_sockets(path: str) -> None:
     private = stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077
     if private and found.st_uid == os.geteuid() and Path(path) != Path(tempfile.gettempdir()):
         shutil.rmtree(path, ignore_errors=True)
-
-
-def _columns(stub: int | None) -> int | None:
-    """Columns of the terminal behind the stub's stderr, None if it is none."""
-    if stub is None:
-        return None
-    try:
-        fd = os.open(f"/proc/{stub}/fd/2", os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK)
-    except OSError:
-        return None
-    try:
-        return os.get_terminal_size(fd).columns if os.isatty(fd) else None
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
-
-
-def _wants_color() -> bool:
-    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
