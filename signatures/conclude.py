@@ -116,8 +116,10 @@ def _shown(it: Situation, outcome: Outcome) -> list[Match]:
 def _candidate(one: Match, facts: Facts, outcome: Outcome) -> Candidate:
     signature = one.signature
     grade = one.grade
-    if outcome == "waiting" and grade.stands:
-        grade = Grade.POSSIBLE  # nothing is known to be wrong yet
+    if grade.stands and (
+        outcome == "waiting" or (outcome == "cannot-tell" and signature.names_cause)
+    ):
+        grade = Grade.POSSIBLE  # nothing is known to be wrong (yet, or before somebody ended it)
     return Candidate(
         id=signature.id,
         title=signature.title,

@@ -36,7 +36,8 @@ def outcome_of(it: Situation) -> Outcome:
     if failing(it):
         return "diagnosed" if it.standing else "cannot-tell"
     if it.pending and not it.advancing:
-        return "waiting"
+        # Nobody waits any more once somebody has ended the job: was it a hang? Nobody can tell.
+        return "cannot-tell" if it.stall is not None and it.stall.ended else "waiting"
     return "healthy" if it.looked else "cannot-tell"
 
 

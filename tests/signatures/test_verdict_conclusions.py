@@ -72,6 +72,16 @@ def test_a_short_wait_without_a_sign_of_failure_is_waiting_and_blames_nobody() -
     assert {s.grade for s in found.signatures} <= {"possible"}, "no alarm"
 
 
+def test_a_wait_that_somebody_ended_is_not_said_to_go_on_nor_to_be_a_hang_for_sure() -> None:
+    found = stalled(stall=replace(STALL, ended="signal 15"))
+    assert (found.outcome, found.symptom) == ("cannot-tell", "hang")
+    assert found.hang.roots[0].ranks == (2,) and found.hang.waiting == (0, 1, 3)
+    assert found.asks
+    assert {s.grade for s in found.signatures} <= {"possible"}
+    sure = verdict(*STOPPED, stall=replace(STALL, ended="signal 15"), waiting=(0, 1, 3))
+    assert sure.outcome == "diagnosed", "positive evidence stands, however the job ended"
+
+
 def test_the_same_wait_is_a_failure_when_it_is_exceeded() -> None:
     found = stalled(fact("wait.exceeded", ranks=[0, 1, 3]), stall=STALL)
     assert (found.outcome, found.symptom, found.fabric) == ("diagnosed", "hang", "acquitted")

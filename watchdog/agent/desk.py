@@ -277,8 +277,8 @@ class Desk:
         elif self.all or self.watch.seen:
             yield Diagnose(incident=False, seconds=left(DIAGNOSIS_S))
 
-    def start_final(self, healthy: bool, until: float) -> None:
-        """Drop what is under way and begin with the end."""
+    def start_final(self, healthy: bool, how: str, until: float) -> None:
+        """Drop what is under way and begin with the end. ``how``: the job's, in words."""
         self._ending = True
         self.grip.release()
         incident = self.current
@@ -289,7 +289,7 @@ class Desk:
                 incident.resolved, incident.resolved_by = True, "the job ended well"
                 self._save(incident)
             else:
-                incident.provisional = False
+                incident.provisional, incident.ended = False, "" if healthy else how
         self.steps.start(self.final(healthy, until))
 
     # -------------------------------------------------------------- steps

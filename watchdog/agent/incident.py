@@ -115,6 +115,7 @@ class Incident:
     moving_ranks: tuple[int, ...]
     job: dict[str, Any]
     provisional: bool = False
+    ended: str = ""  # how the job ended while this stood
     captured: float | None = None
     deep: bool = False  # tier 2 was taken
     waited_s: float = 0.0
@@ -162,6 +163,7 @@ class Incident:
                 "resolved": self.resolved,
                 "resolved_by": self.resolved_by,
                 "provisional": self.provisional,
+                "ended": self.ended,
                 "unseen": list(self.unseen),
                 "notes": self.notes,
                 "job": self.job,

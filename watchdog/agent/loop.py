@@ -327,7 +327,7 @@ class Agent:
         if not healthy and not self.stopping and self._nothing_said() and self.watch.seen:
             self._late_incident(now)
         self._write_manifest(now)
-        self.desk.start_final(healthy, self._final_until)
+        self.desk.start_final(healthy, self._how(), self._final_until)
 
     def _still_runs(self) -> bool:
         return bool(self.watch.living())
@@ -340,6 +340,13 @@ class Agent:
             line.abnormal and line.attempt == self.watch.attempt for line in self.watch.exits.ended
         )
 
+    def _how(self) -> str:
+        """How the job ended, as far as anybody knows."""
+        outcome = self.outcome or {}
+        if outcome.get("signal"):
+            return f"signal {outcome['signal']}"
+        return f"code {outcome['code']}" if "code" in outcome else "unseen"
+
     def _nothing_said(self) -> bool:
         """Whether no incident tells of this failure."""
         return not any(incident.open for incident in self.desk.all)
@@ -350,9 +357,7 @@ class Agent:
         if lines:
             self.desk.failed(lines[0], now)
         elif self.outcome is not None:
-            code, number = self.outcome.get("code"), self.outcome.get("signal")
-            what = f"signal {number}" if number else f"code {code}"
-            self.desk.job_failed(f"the launcher ended with {what}", now)
+            self.desk.job_failed(f"the launcher ended with {self._how()}", now)
 
     def _finish(self) -> None:
         incident = self.desk.current

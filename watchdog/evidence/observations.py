@@ -444,6 +444,7 @@ class Stall:
     resolved: bool = False
     captured: float | None = None  # end of the first capture
     job_started: float | None = None
+    ended: str = ""  # how the job ended while it still stood; "" while it runs, or if it moved on
 
 
 @dataclass(frozen=True, slots=True)
