@@ -10,6 +10,7 @@ from fabwatch.signatures.blame import causes, culprits_of, fabric_of
 from fabwatch.signatures.matching import Match, match
 from fabwatch.signatures.model import Grade, Library
 from fabwatch.signatures.outcome import outcome_of, symptom_of
+from fabwatch.signatures.separating import separators
 from fabwatch.signatures.situation import Situation
 from fabwatch.signatures.verdict import (
     Advice,
@@ -170,16 +171,20 @@ def _asks(
     if outcome == "healthy":
         return ()
     asks: list[str] = []
+    shown = {c.id for c in candidates}
     if outcome == "cannot-tell":
+        told = separators([m for m in it.matches if m.id in shown], it.facts, it.library)
+        asks += map(str, told)
+        done = {one.text for one in told}
         for candidate in candidates[:3]:
-            asks += candidate.asks[:3]
+            asks += [text for text in candidate.asks[:3] if text not in done]
         if not asks:
             for one in it.matches:
                 if one.grade is Grade.CANNOT_TELL and one.decibans > 0:
                     asks += [ask(name, it.facts, one.where.ranks) for name in one.asks[:2]]
     asks += [str(one) for one in analysis.asks]
     if outcome == "cannot-tell":
-        top = next((m for m in it.matches if m.id in {c.id for c in candidates}), None)
+        top = next((m for m in it.matches if m.id in shown), None)
         asks += top.signature.capture_next if top else ()
         if not any(asks):
             asks += [ask(name, it.facts) for name in _FIRST]

@@ -32,10 +32,12 @@ def screen(
     color: bool = False,
     unicode: bool = True,
     now: float | None = None,
+    role: str = "",
     more: str = "in summary.md",
 ) -> str:
     """The screen as text that ends with a newline; without ``color`` it holds no escape.
 
+    ``role`` adds what the verdict asks of that role (see roles.ROLES).
     ``width`` is in columns (at least 40 are used), ``place`` is where the bundle lies,
     ``more`` says where the lines are that do not fit.
     """
@@ -51,7 +53,7 @@ def screen(
         markup=False,
         emoji=False,
     )
-    draw(console, tell(verdict, place, now), more)
+    draw(console, tell(verdict, place, now, role), more)
     text = out.getvalue()
     if not color:
         text = "".join(f"{line.rstrip()}\n" for line in text.splitlines())

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fabwatch.signatures.asking import ranks_text
+from fabwatch.signatures.report.roles import advice
 from fabwatch.signatures.report.text import clean, counted, listed, odds, seconds
 from fabwatch.signatures.verdict import Candidate, HangRoot, Reason, Verdict
 
@@ -67,8 +68,11 @@ class Story:
     sections: tuple[Section, ...]
 
 
-def tell(verdict: Verdict, place: str = "", now: float | None = None) -> Story:
-    """The story of ``verdict``; ``place`` is where the bundle lies, ``now`` epoch seconds."""
+def tell(verdict: Verdict, place: str = "", now: float | None = None, role: str = "") -> Story:
+    """The story of ``verdict``; ``place`` is where the bundle lies, ``now`` epoch seconds.
+
+    ``role`` (of roles.ROLES) adds what the verdict asks of it; "" adds nothing.
+    """
     tellers = {
         "diagnosed": _diagnosed,
         "cannot-tell": _cannot_tell,
@@ -79,6 +83,9 @@ def tell(verdict: Verdict, place: str = "", now: float | None = None) -> Story:
     badge = verdict.outcome.replace("-", " ")
     if verdict.symptom != "none":
         badge += f" · {verdict.symptom.replace('-', ' ')}"
+    if role:
+        mine = tuple(Line(text) for text in advice(verdict, role))
+        sections = [Section(f"{role}:", mine, most=4, width=3), *sections]
     every = [*sections, _evidence(verdict), Section("bundle", _only(place), width=9)]
     return Story(tone, badge, headline, below, tuple(s for s in every if s.lines))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from fabwatch.signatures.report.roles import ROLES, advice
 from fabwatch.signatures.report.story import Line, tell
 from fabwatch.signatures.verdict import Verdict
 
@@ -19,6 +20,11 @@ def summary(verdict: Verdict, place: str = "", now: float | None = None) -> str:
     for section in story.sections:
         out += ["", f"## {section.label.capitalize()}", ""]
         out += [f"- {_line(line)}" for line in section.lines]
+    if verdict.outcome != "healthy":
+        out += ["", "## Who does what", ""]
+        for role, who in ROLES.items():
+            told = [_safe(text) for text in advice(verdict, role)]
+            out += [f"- **{who.capitalize()}**: {' '.join(told)}"] if told else []
     best = verdict.best
     if verdict.outcome == "diagnosed" and best is not None:
         if best.summary:

@@ -41,6 +41,11 @@ signature_folders = click.option(
     help="How many signatures to name.  [default: all in JSON]",
 )
 @signature_folders
+@click.option(
+    "--role",
+    type=click.Choice(["training", "fabric", "admin"]),
+    help="Add what the verdict asks of you: training engineer, fabric engineer or cluster admin.",
+)
 @click.option("--write", is_flag=True, hidden=True)
 @click.option("--incident", metavar="DIR", hidden=True)
 @click.option("--run", "run_dir", metavar="DIR", hidden=True)
@@ -50,6 +55,7 @@ def command(
     as_json: bool,
     top: int | None,
     folder: str | None,
+    role: str | None,
     write: bool,
     incident: str | None,
     run_dir: str | None,
@@ -79,7 +85,7 @@ def command(
         if not paths:
             raise click.UsageError("which evidence? give a run, a directory, a log, or - for stdin")
         verdict, place = _diagnosed(paths, folder), _place(paths)
-    raise SystemExit(_show(verdict, place, as_json, top, live=write, colored=colored))
+    raise SystemExit(_show(verdict, place, as_json, top, live=write, colored=colored, role=role))
 
 
 def _diagnosed(paths: tuple[str, ...], folder: str | None) -> Verdict:
@@ -247,7 +253,13 @@ def _timed(verdict: Verdict, incident: Path) -> Verdict:
 
 
 def _show(
-    verdict: Verdict, place: str, as_json: bool, top: int | None, live: bool, colored: bool
+    verdict: Verdict,
+    place: str,
+    as_json: bool,
+    top: int | None,
+    live: bool,
+    colored: bool,
+    role: str | None = None,
 ) -> int:
     """Print the verdict; return the exit code that goes with it."""
     import time
@@ -273,6 +285,7 @@ def _show(
             color=color,
             unicode=how.unicode,
             now=time.time() if live else None,
+            role=role or "",
             more="in summary.md" if live else "with --json",
         )
         click.echo(text, nl=False, color=color)
