@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -138,6 +139,7 @@ class Play:
         self.line: socket.socket | None = None
         self.heard: list[dict[str, Any]] = []
         self.agents_env: dict[str, str] = {}
+        self.agents_limit: int | None = None  # of open files
         self.began = time.time()
         self._buffer = b""
         self._pids: set[int] = set()
@@ -201,7 +203,7 @@ class Play:
                 [sys.executable, "-m", "fabwatch.watchdog.agent", str(self.run),
                  str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True, env=self.env(**self.agents_env),
+                start_new_session=True, env=self.env(**self.agents_env), preexec_fn=self._limit,
             )  # fmt: skip
         theirs.close()
         self.line = ours
@@ -209,6 +211,10 @@ class Play:
         if job is not None:
             self.tell({"job_pid": job})
         return self.agent
+
+    def _limit(self) -> None:
+        if self.agents_limit is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (self.agents_limit,) * 2)
 
     def tell(self, message: dict[str, Any]) -> None:
         assert self.line is not None

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from fabwatch.watchdog.agent.exits import RESERVE
 from fabwatch.watchdog.agent.hold import LIMIT_S
 
 pytestmark = pytest.mark.slow
@@ -313,6 +314,29 @@ def test_if_the_stub_is_gone_the_agent_watches_to_the_end(play):
     assert len(play.incidents()) == 1
     assert (play.run / "verdict.json").exists()
     assert not play.sockets.exists()
+
+
+def test_a_job_that_was_over_before_the_agent_was_up_is_let_go_at_once(play):
+    """Nothing is left to be watched: the agent does not even do its imports."""
+    agent = play.watch(None)
+    play.tell({"job_pid": 1 << 22})
+    play.tell({"job_ended": {"code": 0}})
+    assert agent.wait(60) == 0
+    assert play.hear()[-1] == {"done": True}
+    assert play.log("job") == [], "the loop never began"
+
+
+def test_ranks_beyond_the_limit_of_open_files_are_told_of_with_what_to_do(play):
+    job = play.launch(3)
+    play.agents_limit = RESERVE + 8
+    play.watch(job.pid)
+    assert play.eventually(lambda: f"limit of open files ({RESERVE + 8})" in play.said()), (
+        play.tail()
+    )
+    assert "ulimit" in play.said()
+    for rank in range(3):
+        play.order(rank, "exit 0")
+    assert job.wait(30) == 0
 
 
 def test_a_stub_that_never_started_a_job_leaves_no_agent(play):

@@ -254,6 +254,36 @@ def test_the_stub_works_with_a_thousand_descriptors_open(launches):
     assert err == b"fabwatch: all is well\n"
 
 
+def test_a_descriptor_above_a_low_limit_reaches_the_job_and_the_agent_starts(launches):
+    """It is older than the limit; the C library refuses to name it to a child."""
+
+    def before() -> None:
+        os.dup2(os.open("/dev/null", os.O_RDONLY), 200, inheritable=True)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+
+    job = ["sh", "-c", "readlink /proc/self/fd/200; ulimit -n"]
+    code, out, err = launches.run(job, popen={"preexec_fn": before, "close_fds": False})
+    assert (code, out) == (0, b"/dev/null\n64\n")
+    assert err == b"fabwatch: all is well\n", "it was watched"
+
+
+def test_where_descriptors_do_not_suffice_it_is_said_what_to_do(launches):
+    """Filled up before the stub starts, so that only its own few are left to be had."""
+    launches.drive.write_text(
+        "import os, resource\n"
+        + launches.drive.read_text().replace(
+            "options, agent =",
+            "resource.setrlimit(resource.RLIMIT_NOFILE, (6, 6))\noptions, agent =",
+            1,
+        )
+    )
+    code, out, err = launches.run(["sh", "-c", "echo ran; exit 3"])
+    assert (code, out) == (3, b"ran\n")
+    assert b"the limit of open files is 6" in err
+    assert b"ulimit -n 4096" in err
+    assert b"the job runs unwatched" in err
+
+
 def test_the_stub_spends_next_to_no_cpu_while_the_job_runs(launches):
     """It waits in the kernel: over two seconds not one more clock tick than a few."""
     proc = launches.start(["sleep", "60"])

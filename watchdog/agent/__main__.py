@@ -2,9 +2,49 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
+import resource
+import signal
 import socket
 import sys
 from pathlib import Path
+
+
+def _leave_if_over(line: socket.socket) -> None:
+    """End at once if the job ends while we are being imported: there is nothing to watch then.
+
+    Without this a job of a moment would have to wait for a second of imports.
+    """
+
+    def look(_number: int = 0, _frame: object = None) -> None:
+        try:
+            waiting = line.recv(1 << 20, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except OSError:
+            return
+        if b'"job_ended"' in waiting:
+            with contextlib.suppress(OSError):
+                line.send(b'{"done": true}\n', socket.MSG_DONTWAIT)
+            os._exit(0)
+
+    signal.signal(signal.SIGIO, look)
+    fcntl.fcntl(line, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(line, fcntl.F_SETFL, fcntl.fcntl(line, fcntl.F_GETFL) | os.O_ASYNC)
+    look()
+
+
+def _stay(line: socket.socket) -> None:
+    """From here on the loop hears of the end."""
+    fcntl.fcntl(line, fcntl.F_SETFL, fcntl.fcntl(line, fcntl.F_GETFL) & ~os.O_ASYNC)
+    signal.signal(signal.SIGIO, signal.SIG_IGN)
+
+
+def _may_open_many() -> None:
+    """A descriptor for each rank, and more: take what the system allows."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def main(argv: list[str]) -> int:
@@ -22,6 +62,8 @@ def main(argv: list[str]) -> int:
         print(f"fabwatch agent: descriptor {argv[1]}: {err.strerror}", file=sys.stderr)
         return 2
     line.set_inheritable(False)
+    _may_open_many()
+    _leave_if_over(line)
     # Before anything large is imported: the process that holds launchers stays small.
     from fabwatch.watchdog.agent.hold import Holder
 
@@ -33,6 +75,7 @@ def main(argv: list[str]) -> int:
     from fabwatch.watchdog.agent.log import open_log
     from fabwatch.watchdog.agent.loop import Agent
 
+    _stay(line)
     log = open_log(run_dir / "agent.log")
     agent = Agent(run_dir, line, holder, log)
     try:

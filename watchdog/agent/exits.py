@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
+import resource
 import signal
 import struct
 import time
@@ -19,6 +21,9 @@ from fabwatch.watchdog.ranks import Rank
 
 VICTIM_WINDOW_S = 45.0
 """How long after a first failure a SIGTERM or SIGKILL counts as the launcher's work."""
+
+RESERVE = 24
+"""Descriptors that the agent keeps for everything but ranks."""
 
 _INFO_SIZE = 64  # PIDFD_INFO_SIZE_VER0
 _PIDFD_GET_INFO = (3 << 30) | (_INFO_SIZE << 16) | (0xFF << 8) | 11
@@ -85,6 +90,7 @@ class ExitWatch:
     def __init__(self, file: Path) -> None:
         """``file``: exits.jsonl of the run; each line is appended in one write."""
         self.file = file
+        self.full = False  # a rank could not be watched for want of descriptors
         self.ended: list[ExitLine] = []
         self.watched: dict[int, Rank] = {}
         self.oom = OomWatch()
@@ -99,7 +105,13 @@ class ExitWatch:
             return None
         try:
             fd = os.pidfd_open(rank.pid)
-        except OSError:
+        except OSError as err:
+            self.full = self.full or err.errno in (errno.EMFILE, errno.ENFILE)
+            return None
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if soft != resource.RLIM_INFINITY and fd >= soft - RESERVE:
+            os.close(fd)  # else nothing could be read, captured or diagnosed any more
+            self.full = True
             return None
         stat = procfs.stat(rank.pid)
         if stat is None or stat.start_ticks != rank.start_ticks:

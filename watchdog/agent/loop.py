@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import select
 import shutil
 import signal
@@ -76,6 +77,7 @@ class Agent:
         self._attempt = 0
         self._warm_at: float | None = None
         self._interrupted = False
+        self._told_full = False
 
     # -------------------------------------------------------------- the loop
 
@@ -195,6 +197,13 @@ class Agent:
         new, gone = self.watch.scan(now, deep=deep)
         for fd in gone:
             self.watch.exits.forget(fd)
+        if self.watch.exits.full and not self._told_full:
+            self._told_full = True
+            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+            self._say(
+                f"the hard limit of open files ({limit}) is too low to watch every rank of this "
+                "host: raise it (`ulimit -Hn 4096`, or LimitNOFILE=) and launch again"
+            )
         if new or gone:
             self._manifest_due = True
             ranks = self.watch.ranks.values()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import resource
 import select
 import shutil
 import signal
@@ -45,6 +46,18 @@ def occupy_closed_streams() -> None:
             return
 
 
+def explained(err: BaseException) -> str:
+    """Why something could not be started or made, and what to do about it where a limit was hit."""
+    why = str(getattr(err, "strerror", None) or err)
+    number = getattr(err, "errno", None)
+    if number in (errno.EMFILE, errno.ENFILE):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        why += f": the limit of open files is {soft} (hard: {hard}); `ulimit -n 4096` and try again"
+    elif number == errno.EAGAIN:
+        why += ": the limit of processes is reached (`ulimit -u`, or pids.max of the cgroup)"
+    return why
+
+
 def spawn_apart(
     argv: Sequence[str],
     environ: Mapping[str, str],
@@ -59,17 +72,19 @@ def spawn_apart(
     It gets ``streams`` as 0, 1 and 2 and ``keep`` under their own numbers, and no other
     descriptor: one that the user handed down would keep his pipes open.
     """
-    actions: list[tuple[int, ...]] = []
+    handed_down = []
     for fd in _open_descriptors():
-        try:
-            if fd > 2 and fd not in keep and fd not in streams and os.get_inheritable(fd):
-                actions.append((os.POSIX_SPAWN_CLOSE, fd))
-        except OSError:
-            continue  # the listing's own descriptor
-    actions += [(os.POSIX_SPAWN_DUP2, fd, to) for to, fd in enumerate(streams)]
-    for fd in keep:
-        os.set_inheritable(fd, True)
+        with contextlib.suppress(OSError):  # the listing's own descriptor
+            if fd > 2 and fd not in keep and os.get_inheritable(fd):
+                handed_down.append(fd)
+    actions = [(os.POSIX_SPAWN_DUP2, fd, to) for to, fd in enumerate(streams)]
     try:
+        # Not POSIX_SPAWN_CLOSE: the C library refuses numbers above the limit of open files,
+        # and a descriptor may be older than the limit.
+        for fd in handed_down:
+            os.set_inheritable(fd, False)
+        for fd in keep:
+            os.set_inheritable(fd, True)
         return os.posix_spawnp(
             argv[0],
             list(argv),
@@ -82,6 +97,8 @@ def spawn_apart(
     finally:
         for fd in keep:
             os.set_inheritable(fd, False)
+        for fd in handed_down:
+            os.set_inheritable(fd, True)
 
 
 def _open_descriptors() -> list[int]:

@@ -20,6 +20,7 @@ from fabwatch.watchdog.launch.processes import (
     PYTHON_IGNORES,
     SENT,
     as_script,
+    explained,
     in_child,
     inherited_environment,
     kill_and_reap,
@@ -163,7 +164,7 @@ class _Run:
             try:
                 ready, log = rundir.prepare(argv, options, environ, stub)
             except Exception as err:
-                return f"!{getattr(err, 'strerror', None) or err}".encode("utf-8", "replace")
+                return f"!{explained(err)}".encode("utf-8", "replace")
             made.append(ready.run_dir)
             SENT.append(log)
             return ready.to_json()
@@ -185,7 +186,7 @@ class _Run:
                 why = answer[1:].decode("utf-8", "replace")
                 kill_and_reap(preparer)
         except (OSError, ValueError, KeyError) as err:
-            why = str(err)
+            why = explained(err)
         voice.say(f"{options.out}: cannot hold a run ({why}); the job runs unwatched")
         return None
 
@@ -238,7 +239,8 @@ class _Run:
         try:
             self._link = AgentLink(command, str(self.run_dir), self._log, self.environ)
         except (OSError, ValueError, NotImplementedError) as err:
-            self.voice.say(f"the agent cannot be started ({err}); the job runs unwatched")
+            why = explained(err)
+            self.voice.say(f"the agent cannot be started ({why}); the job runs unwatched")
             return
         self._tell({"options": {"notify": self.options.notify}})
 
