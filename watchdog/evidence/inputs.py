@@ -12,6 +12,7 @@ import io
 import lzma
 import os
 import stat
+import struct
 import tarfile
 import tempfile
 import zipfile
@@ -31,6 +32,10 @@ MAX_NESTING = 3
 MAX_STREAM = 16 * 1024**3
 BOMB_BYTES = 64 * 1024**2
 BOMB_RATIO = 250
+_BROKEN = (
+    ValueError, IndexError, KeyError, OverflowError, RuntimeError, struct.error,
+)  # fmt: skip
+"""What the standard library raises beside its own errors when an archive lies about itself."""
 _IN_MEMORY = 8 * 1024**2
 
 
@@ -66,10 +71,10 @@ class _Bounded(io.RawIOBase):
         """Read some bytes. Raises Bomb, or OSError for a broken archive."""
         try:
             data = self._inner.read(len(buffer))
-        except (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile) as err:
+        except (OSError, MemoryError):
+            raise
+        except Exception as err:  # each library that unpacks has errors of its own
             raise OSError(f"broken or cut archive: {err}") from None
-        except (NotImplementedError, RuntimeError) as err:
-            raise OSError(f"cannot unpack: {err}") from None
         self._out += len(data)
         if self._out > BOMB_BYTES and self._out > self._packed * BOMB_RATIO:
             raise Bomb(f"unpacks to more than {BOMB_RATIO} times its size")
@@ -317,13 +322,13 @@ def _zip(artefact: Artefact, depth: int, budget: Budget) -> Iterator[Found]:
                 return
             outer = io.BytesIO(data)
         archive = zipfile.ZipFile(outer)
-    except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError) as err:
+    except (OSError, zipfile.BadZipFile, *_BROKEN) as err:
         yield artefact.error(f"broken zip: {err}", advice="copy it again")
         return
     with archive:
         for info in archive.infolist():
             label = f"{artefact.path}!{info.filename}"
-            if info.is_dir():
+            if info.filename.endswith("/"):
                 continue
             if not budget.take():
                 yield artefact.error(f"more than {MAX_FILES} files", advice="rest not read")
@@ -341,7 +346,7 @@ def _zip(artefact: Artefact, depth: int, budget: Budget) -> Iterator[Found]:
             def open_it(info: zipfile.ZipInfo = info) -> BinaryIO:
                 try:
                     inner = cast(BinaryIO, archive.open(info))
-                except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as err:
+                except (zipfile.BadZipFile, *_BROKEN) as err:
                     raise OSError(f"cannot unpack: {err}") from None
                 return _buffered(_Bounded(inner, info.compress_size))
 
@@ -375,7 +380,7 @@ def _tar(artefact: Artefact, depth: int, budget: Budget) -> Iterator[Found]:
                     label, name, cast(BinaryIO, stream), float(info.mtime), depth + 1, budget
                 )
                 archive.members = []  # type: ignore[attr-defined]  # keep memory flat
-    except (tarfile.TarError, OSError, EOFError, ValueError, zlib.error) as err:
+    except (tarfile.TarError, OSError, EOFError, zlib.error, *_BROKEN) as err:
         yield artefact.error(f"broken or cut tar: {err}", advice="what came before was read")
 
 

@@ -34,11 +34,13 @@ _SNAPSHOT = re.compile(r"^(?:snapshot|snap)[_.\-]?(\d{1,4})$", re.I)
 _ATTEMPT = re.compile(r"^attempt[_.\-]?(\d{1,4})$", re.I)
 _FOLDER_RANK = re.compile(r"^rank[_.\-]?(\d{1,7})$", re.I)
 _NODE = re.compile(r"(?:^|[_.\-])((?:node|host|worker|nid|gpu|ip)[\-]?\d[\w\-]*)", re.I)
+_TIME = re.compile(r"[\dTZ:+\-]+$")
 _PREFIXES = {
     "nccl_trace", "comm_lib_trace", "fr_trace", "torchcomms", "pyspy", "pyspy_native", "py_spy",
     "proc", "stack", "stacks", "exception", "env", "libraries", "pg_status", "gdb", "faulthandler",
     "log", "stdout", "stderr", "trace", "dump", "train", "torchrun", "vllm", "out", "err", "native",
-    "nccl", "debug", "rank", "global", "limits", "maps", "environ", "ulimit", "pip", "ps",
+    "nccl", "debug", "rank", "global", "pyspy_dump", "limits", "maps", "environ", "ulimit", "pip",
+    "ps",
 }  # fmt: skip
 _KNOWN_WORDS = {
     "dmesg", "kern", "kernel", "journal", "journalctl", "messages", "syslog", "ras", "ncclras",
@@ -110,5 +112,5 @@ def _host_token(name: str) -> str | None:
     words = [word for word in re.split(r"[._]", name) if word]
     if not words or words[0].lower() not in _KNOWN_WORDS:
         return None
-    odd = [word for word in words if word.lower() not in _KNOWN_WORDS and not word.isdigit()]
+    odd = [word for word in words if word.lower() not in _KNOWN_WORDS and not _TIME.match(word)]
     return odd[0] if len(odd) == 1 else None

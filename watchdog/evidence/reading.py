@@ -328,7 +328,8 @@ def _parts(
         out.append((one, _readers(one.head(), one)))
     kinds = {readers[0].NAME for _, readers in out if readers}
     owners = {(one.hint.host, one.hint.rank) for one, readers in out if readers}
-    if not kinds or (len(owners) < 2 and kinds <= {known.NAME if known else ""}):
+    mine = {(artefact.hint.host, artefact.hint.rank)}
+    if not kinds or (owners <= mine and kinds <= {known.NAME if known else ""}):
         return []
     return out
 
@@ -358,7 +359,7 @@ def _part(artefact: Artefact, part: sections.Part) -> Artefact:
 
 _DATA = re.compile(rb"\s*(?:\{|\[\s*[\[{\"]|\x80)")
 
-_OWN_FORM = frozenset({"flight-recorder", "watch-files", "py-spy", "ras", "gdb", "python-threads"})
+_OWN_FORM = frozenset({"flight-recorder", "watch-files", "ras", "stack-bundles"})
 """Parsers of one artefact in a form of its own, in which headings stand for something else."""
 
 

@@ -63,7 +63,9 @@ _HOST_TITLE = re.compile(
 _NAMED_HOST = re.compile(
     r"^(?:host|node|hostname|machine|server)[ :=]+(?P<host>[\w.\-]{1,63})$", re.I
 )
-_RANK_TITLE = re.compile(r"^(?:global )?rank[ :=#_\-]*(?P<rank>\d{1,7})\b[^\w]*$", re.I)
+_RANK_TITLE = re.compile(
+    r"^(?:global )?rank[ :=#_\-]*(?P<rank>\d{1,7})(?:\W*|: \S{1,200}| on \S{1,200})$", re.I
+)
 _NO_HOST = re.compile(
     r"(?:step|rank|gpu|epoch|iter|iteration|attempt|stage|phase|test|part|chunk|snapshot|case|"
     r"round|v|version|mlx|eth|ens|enp|ib|nvme|sd|run|job|batch|layer|section|page|python|torch|"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
@@ -25,6 +26,7 @@ from fabwatch.watchdog.evidence.observations import (
 )
 
 _SAME_MOMENT_S = 1.0
+_TIMED = re.compile(r"\d[\d\-_:.TZ]{7,}")
 
 
 def settle(
@@ -143,7 +145,8 @@ def _group_of(one: Observation) -> _Key | None:
     if isinstance(one, LinkCounters):
         return ("link", one.source.host, one.name)
     if isinstance(one, RasReport):
-        return ("ras", one.source.host, one.source.path.rsplit("/", 1)[-1])
+        # Names of polls taken one after the other differ in their time only.
+        return ("ras", one.source.host, _TIMED.sub("", one.source.path.rsplit("/", 1)[-1]))
     return None
 
 
@@ -203,6 +206,9 @@ def _same_moment(a: Observation, b: Observation, modified: dict[str, float]) -> 
     """Two artefacts that show one moment: one is a copy, or the same in another format."""
     if a.source.path == b.source.path:
         return True
+    one, other = a.source.taken, b.source.taken
+    if isinstance(a, RasReport) and one and other and abs(one - other) >= _SAME_MOMENT_S:
+        return False
     if not isinstance(a, RankTrace | ProgressPage):
         return _content(a) == _content(b)
     if _progress(a) != _progress(b):

@@ -102,6 +102,15 @@ def _from_json(artefact: Artefact, text: str, errors: list[ReadError]) -> Parsed
     except (msgspec.DecodeError, RecursionError, ValueError) as err:
         errors.append(artefact.error(f"broken JSON: {err}", advice="take the stack again"))
         return Parsed(errors=tuple(errors))
+    made, native = processes_of(value)
+    if not made:
+        errors.append(artefact.error("holds no thread", advice="take the stack again"))
+        return Parsed(errors=tuple(errors))
+    return _result(artefact, made, native, errors)
+
+
+def processes_of(value: Any) -> tuple[list[Process], bool]:
+    """The processes of py-spy's JSON (a list of threads), and whether frames are native."""
     processes: dict[int | None, Process] = {}
     native = False
     for item in value[:MAX_THREADS] if isinstance(value, list) else []:
@@ -131,11 +140,7 @@ def _from_json(artefact: Artefact, text: str, errors: list[ReadError]) -> Parsed
                 tuple(frames),
             )
         )
-    made = [p for p in processes.values() if p.threads]
-    if not made:
-        errors.append(artefact.error("holds no thread", advice="take the stack again"))
-        return Parsed(errors=tuple(errors))
-    return _result(artefact, made, native, errors)
+    return [p for p in processes.values() if p.threads], native
 
 
 def _locals(raw: Any) -> tuple[tuple[str, str], ...]:
