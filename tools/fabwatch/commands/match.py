@@ -34,6 +34,7 @@ signature_folders = click.option(
 @click.command(name="match", short_help="Diagnose runs, directories, logs; - is standard input.")
 @click.argument("paths", metavar="PATH...", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="Print verdict.json instead of the screen.")
+@click.option("--brief", is_flag=True, help="Print one line instead of the screen.")
 @click.option(
     "--top",
     type=click.IntRange(min=1),
@@ -53,6 +54,7 @@ signature_folders = click.option(
 def command(
     paths: tuple[str, ...],
     as_json: bool,
+    brief: bool,
     top: int | None,
     folder: str | None,
     role: str | None,
@@ -75,6 +77,8 @@ def command(
     Exit code: 0 a failure was diagnosed, 1 nothing wrong was found, 2 usage error or nothing
     readable, 3 something is wrong and the evidence cannot tell what.
     """  # noqa: D301 - click reads the backspace
+    if as_json and brief:
+        raise click.UsageError("--json or --brief, not both")
     if write:
         if paths or (incident is None and run_dir is None):
             raise click.UsageError("--write goes with --incident DIR, --run DIR or both, no PATH")
@@ -85,6 +89,12 @@ def command(
         if not paths:
             raise click.UsageError("which evidence? give a run, a directory, a log, or - for stdin")
         verdict, place = _diagnosed(paths, folder), _place(paths)
+    if brief:
+        from fabwatch.signatures.report.brief import brief as one_line
+        from fabwatch.signatures.verdict import EXIT_CODES
+
+        click.echo(one_line(verdict))
+        raise SystemExit(EXIT_CODES[verdict.outcome])
     raise SystemExit(_show(verdict, place, as_json, top, live=write, colored=colored, role=role))
 
 
