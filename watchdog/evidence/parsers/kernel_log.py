@@ -29,6 +29,9 @@ _STAMP = re.compile(
 )
 
 
+_OF_HOST = re.compile(r"^(?P<host>[A-Za-z][\w.\-]{0,63}) kernel: ")
+
+
 def _k(name: str, literal: str, regex: str) -> tuple[str, str, re.Pattern[str]]:
     return name, literal, re.compile(regex)
 
@@ -173,6 +176,10 @@ def _event(text: str, number: int, source: Source) -> LogEvent | None:
             when = _when(stamp)
         else:
             fields["uptime"] = stamp
+    host = line.host
+    if match := _OF_HOST.match(body):  # journalctl -o short-iso
+        host = host or match["host"]
+        body = body[match.end() :]
     body = body.removeprefix("kernel: ")
     for name, literal, regex in _PATTERNS:
         if literal not in body:
@@ -191,7 +198,7 @@ def _event(text: str, number: int, source: Source) -> LogEvent | None:
         fields = {**found, **fields}
         event = LogEvent(
             source, f"kernel.{name}", number, body.strip()[:1000], None,
-            line.host or source.host, when, tuple(fields.items()),
+            host or source.host, when, tuple(fields.items()),
         )  # fmt: skip
         return event
     return None

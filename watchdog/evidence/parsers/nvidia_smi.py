@@ -13,6 +13,7 @@ import re
 from typing import Any
 
 from fabwatch.watchdog.evidence.artefact import Artefact
+from fabwatch.watchdog.evidence.measuring import Looks, whole
 from fabwatch.watchdog.evidence.observations import Gpu, GpuReport, Parsed
 
 NAME = "nvidia-smi"
@@ -83,8 +84,10 @@ def parse(artefact: Artefact) -> Parsed:
             last = None
         elif (match := _PROCESS.match(line)) and int(match["index"][:6]) in gpus:
             gpus[int(match["index"])].setdefault("pids", {})[int(match["pid"][:10])] = None
+    looks = Looks(artefact.source("gpu"))
     for match in _CSV.finditer(text):
-        _csv(text[match.start() :].split("\n\n", 1)[0], gpus)
+        first = text.count("\n", 0, match.start()) + 1
+        _csv(text[match.start() :].split("\n\n", 1)[0], gpus, looks, first)
     if not gpus:
         return Parsed(
             errors=(artefact.error("shows no GPU", advice="nvidia-smi itself may have failed"),)
@@ -105,16 +108,17 @@ def parse(artefact: Artefact) -> Parsed:
         )
         for index, facts in sorted(gpus.items())
     )
-    return Parsed((GpuReport(source, driver, made),), (), (source,))
+    return Parsed((GpuReport(source, driver, made), *looks.out()), (), (source,))
 
 
-def _csv(text: str, gpus: dict[int, dict[str, Any]]) -> None:
+def _csv(text: str, gpus: dict[int, dict[str, Any]], looks: Looks, first: int) -> None:
     rows = text.split("\n")[:100_000]
     try:
         parsed = list(csv.reader(rows, skipinitialspace=True))
     except csv.Error:
         return
-    names = [_FIELDS.get(column.split("[")[0].strip(), "") for column in parsed[0]]
+    columns = [column.split("[")[0].strip() for column in parsed[0]]
+    names = [_FIELDS.get(column, "") for column in columns]
     for order, row in enumerate(parsed[1:]):
         if len(row) != len(names):
             break
@@ -138,10 +142,40 @@ def _csv(text: str, gpus: dict[int, dict[str, Any]]) -> None:
                 ),
                 order,
             )
+        if pid is None:
+            for column, value in zip(columns, row, strict=True):
+                _measure(looks, f"gpu{index}", column, value.strip(), first + order + 1)
         into = gpus.setdefault(index, {})
         if pid is not None:
             into.setdefault("pids", {})[pid] = None
         into.update({k: v for k, v in facts.items() if v is not None})
+
+
+_STATES = {
+    "remapped_rows.pending": "remap_pending", "remapped_rows.failure": "remap_failed",
+    "retired_pages.pending": "retired_pending", "persistence_mode": "persistence",
+    "compute_mode": "compute_mode", "fabric.state": "fabric_state", "pstate": "performance_state",
+    "clocks_event_reasons.hw_thermal_slowdown": "thermal_hw",
+    "clocks_event_reasons.sw_thermal_slowdown": "thermal_sw",
+    "clocks_event_reasons.sw_power_cap": "power_cap",
+    "clocks_event_reasons.hw_power_brake_slowdown": "power_brake",
+}  # fmt: skip
+_COUNTS = {
+    "ecc.errors.uncorrected.volatile.total": "ecc_volatile_total",
+    "ecc.errors.uncorrected.aggregate.total": "ecc_aggregate_total",
+    "pcie.link.width.current": "width", "pcie.link.width.max": "width_max",
+    "pcie.link.gen.current": "generation", "pcie.link.gen.max": "generation_max",
+    "utilization.gpu": "utilisation", "remapped_rows.uncorrectable": "remapped_uncorrectable",
+}  # fmt: skip
+
+
+def _measure(looks: Looks, name: str, column: str, value: str, line: int) -> None:
+    """Remember a state or count that says how well a GPU is."""
+    column = column.replace("clocks_throttle_reasons.", "clocks_event_reasons.")
+    if column in _COUNTS:
+        looks.put("gpu", name, _COUNTS[column], whole(value.split(" ")[0]), line)
+    elif column in _STATES and value not in ("", "N/A", "[N/A]", "[Not Supported]"):
+        looks.put("gpu", name, _STATES[column], value, line)
 
 
 def _int(text: str) -> int | None:
