@@ -37,6 +37,8 @@ _FLOWS = re.compile(
 
 _BEFORE = re.compile(r"(?:^|[/._\-!])(?:before|pre|t0|start|first|a)(?=[/._\-!]|$)", re.I)
 _AFTER = re.compile(r"(?:^|[/._\-!])(?:after|post|t1|end|last|now|b)(?=[/._\-!]|$)", re.I)
+_TREE = re.compile(r"(.*?)infiniband/[^/]+/ports/")
+"""The folder that holds a tree of sysfs: all its files are of one host."""
 _DEFAULT_SHM_KB = 65536
 _FEW_FILES = 1024
 _SMALL_MEMLOCK_KB = 8 * 1024 * 1024
@@ -52,6 +54,7 @@ class _Thing:
     kind: str
     name: str
     host: str
+    where: str
     looks: list[Measured] = field(default_factory=list)
 
     @property
@@ -121,11 +124,13 @@ def _things(measured: Iterable[Measured]) -> list[_Thing]:
         enumerate(measured), key=lambda item: (item[1].source.snapshot, _moment(item[1]), item[0])
     ):
         host = one.source.host or ""
-        where = host or _AFTER.sub("", _BEFORE.sub("", one.source.path))
+        tree = _TREE.match(one.source.path)
+        path = tree[1] if tree else one.source.path
+        where = host or _AFTER.sub("", _BEFORE.sub("", path))
         if one.kind == "environment":
             where = f"{where} {order}"
         key = (one.kind, one.name, where)
-        out.setdefault(key, _Thing(one.kind, one.name, host)).looks.append(one)
+        out.setdefault(key, _Thing(one.kind, one.name, host, where)).looks.append(one)
     return list(out.values())
 
 
@@ -150,6 +155,8 @@ def _port(thing: _Thing, facts: Facts) -> None:
     if len(set(states)) > 1 and states[-1] == "ACTIVE":
         facts.add(fact("ib-port.flapped", hosts=thing.hosts, links=links, cites=cites))
     rate, lanes = thing.number("rate_gbps"), thing.number("lanes")
+    if "bond" in thing.name:
+        lanes = None  # of one member, and by design fewer than others have
     if rate is not None or lanes is not None:
         read: dict[str, Any] = {"rate": f"{rate:g}" if rate is not None else "?"}
         if lanes is not None:
@@ -171,8 +178,9 @@ def _slow_ports(ports: Sequence[_Thing], facts: Facts) -> None:
     """Ports of one host that run slower than most of their siblings of the same kind."""
     siblings: dict[tuple[str, str], list[_Thing]] = defaultdict(list)
     for port in ports:
-        if port.text("state") in ("", "ACTIVE") and port.number("rate_gbps"):
-            siblings[port.host, port.text("link_layer")].append(port)
+        same = "bond" not in port.name and port.text("state") in ("", "ACTIVE")
+        if same and port.number("rate_gbps"):
+            siblings[port.where, port.text("link_layer")].append(port)
     for mine in siblings.values():
         rates = Counter(port.number("rate_gbps") or 0.0 for port in mine)
         usual, many = rates.most_common(1)[0]

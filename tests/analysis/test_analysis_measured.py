@@ -164,3 +164,16 @@ def test_a_stopped_process_of_a_list_is_that_of_the_rank_with_its_pid(tmp_path: 
     facts = facts_of(tmp_path, pg_status_rank_5_json=page, ps_txt=ps)
     (stopped,) = said(facts, "process.stopped")
     assert (stopped.where.ranks, stopped.cites) == ((5,), ("ps.txt:3",))
+
+
+def test_a_bond_of_two_lanes_beside_eight_ports_is_no_degraded_port(tmp_path: Path) -> None:
+    """Storage bonds have fewer lanes by design; a tree without a host's name is one host's."""
+    files = {}
+    for device in (*(f"mlx5_{n}" for n in range(8)), "mlx5_bond_0"):
+        port = f"sys__infiniband__{device}__ports__1"
+        wide = "200 Gb/sec (2X NDR)" if "bond" in device else "400 Gb/sec (4X NDR)"
+        files |= {f"{port}__rate": wide, f"{port}__state": "4: ACTIVE"}
+    facts = facts_of(tmp_path, **files)
+    assert not said(facts, "port-rate.below")
+    assert {f.get("width") for f in said(facts, "rdma-link.rate-read")} == {"4", None}
+    assert len(said(facts, "rdma-device.present")) == 9

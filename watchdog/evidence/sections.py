@@ -87,12 +87,10 @@ _READS = re.compile(
     r"^(?:\S*/)?(?:cat|head|tail|less|zcat)\b(?: -\S+(?: \d+)?)* (?P<file>/?[\w./\-:@+]+)$"
 )
 _PREFIX = re.compile(r"^(?P<host>[A-Za-z][\w.\-]{0,62}\d[\w.\-]{0,40}|\d{1,3}(?:\.\d{1,3}){3}): ?")
-_ANY = re.compile(
-    rb"^(?:>[ \t]?){0,4}(?:==> |[$#%+>]{1,3} {1,3}\S|```|~~~|\s?[-=#*]{2,} ?[^-=#*\s]|-{5,}\s*$"
-    rb"|\(?\[?[\w.\-() ]{1,120}@[\w.\-]+[^\n]{0,200}?[$#%>] ?|[A-Za-z][\w.\-]+(?::[~/]\S{0,200})? ?"
-    rb"[$#>] \S|[A-Za-z0-9][\w.\-]*: )",
-    re.M,
-)
+_DIGITS = bytes.maketrans(b"123456789", b"000000000")
+_PROMPTS = (b"# ", b"$ ", b"> ")
+_MARKS = frozenset(b"$#%>+-=*`~")
+_PREFIXED = re.compile(rb"[A-Za-z0-9][\w.\-]*: ?")
 
 
 @dataclass(slots=True)
@@ -136,8 +134,14 @@ class _Heading:
 
 
 def may_hold_parts(data: bytes) -> bool:
-    """A cheap first look: whether any line of ``data`` might be a heading."""
-    return _ANY.search(data) is not None
+    """A cheap first look: whether any kind of line of ``data`` may be a heading."""
+    for line in {line[:_COMMAND_CHARS] for line in data.translate(_DIGITS).split(b"\n")}:
+        if not line or (line[0] not in _MARKS and not any(m in line[:200] for m in _PROMPTS)):
+            continue
+        text = _QUOTE.sub("", line.decode("utf-8", "replace").rstrip("\r"))
+        if _BLOCK_RULE.match(text) or _heading(text, False) is not None:
+            return True
+    return all(_PREFIXED.match(line) for line in data[:4096].split(b"\n")[:20] if line)
 
 
 def split(text: str) -> list[Part]:

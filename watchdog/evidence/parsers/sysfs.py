@@ -20,15 +20,21 @@ _PORT = re.compile(
     r"(?:^|[/!])infiniband/(?P<device>[\w.\-]{1,64})/ports/(?P<port>\d{1,3})/"
     r"(?:(?P<group>counters|hw_counters)/)?(?P<key>\w{1,64})$"
 )
+_DEVICE = re.compile(
+    r"(?:^|[/!])infiniband/(?P<device>[\w.\-]{1,64})/(?P<key>fw_ver|hca_type|board_id)$"
+)
 _STATES = ("state", "phys_state", "rate", "link_layer")
 _NOT_COUNTED = ("lifespan",)
 
 
 def place_of(artefact: Artefact) -> re.Match[str] | None:
     """Where in the tree of a device this file stands; None when it is no such file."""
-    match = _PORT.search(artefact.asked) or _PORT.search(artefact.path)
-    if match is None or not (match["group"] or match["key"] in _STATES):
-        return None
+    match = None
+    for place in (artefact.asked, artefact.path):
+        match = match or _DEVICE.search(place)
+        port = _PORT.search(place)
+        if match is None and port and (port["group"] or port["key"] in _STATES):
+            match = port
     return match if -1 <= artefact.size < 4096 else None
 
 
@@ -45,7 +51,10 @@ def parse(artefact: Artefact) -> Parsed:
     if match is None:
         return Parsed(errors=(artefact.error("no file of a port", advice="keep its folders"),))
     looks = Looks(artefact.source("interfaces"))
-    put_port(looks, match["device"], match["port"], match["key"], first, artefact.before + 1)
+    if match.re is _DEVICE:
+        looks.put("rdma-port", match["device"], match["key"], first[:80], artefact.before + 1)
+    else:
+        put_port(looks, match["device"], match["port"], match["key"], first, artefact.before + 1)
     if not looks:
         problem = f"{match['key']} reads {first[:60]!r}"
         return Parsed(errors=(artefact.error(problem, "1", "read it again"),))
