@@ -43,6 +43,8 @@ _DEFAULT_SHM_KB = 65536
 _FEW_FILES = 1024
 _SMALL_MEMLOCK_KB = 8 * 1024 * 1024
 _FULL = 95
+_LISTED = 32
+"""More nodes than these are a listing of a cluster, which has always some that are down."""
 _LITTLE = 0.02
 _SENT_AS_USUAL = 0.001
 
@@ -100,6 +102,9 @@ def look(measured: Iterable[Measured], facts: Facts) -> None:
     """Add facts of all measured things, and take away what single lines said less well."""
     made = Facts()
     things = _things(measured)
+    nodes = [t for t in things if t.kind == "scheduled" and t.name.startswith("node ")]
+    if len(nodes) > _LISTED:
+        things = [t for t in things if t not in nodes]
     ports = [t for t in things if t.kind == "rdma-port"]
     for thing in things:
         if thing.kind in _OF_KIND:

@@ -177,3 +177,13 @@ def test_a_bond_of_two_lanes_beside_eight_ports_is_no_degraded_port(tmp_path: Pa
     assert not said(facts, "port-rate.below")
     assert {f.get("width") for f in said(facts, "rdma-link.rate-read")} == {"4", None}
     assert len(said(facts, "rdma-device.present")) == 9
+
+
+def test_a_listing_of_a_whole_cluster_blames_none_of_its_nodes(tmp_path: Path) -> None:
+    """Somebody's nodes are always down; one node asked for by name is another matter."""
+    block = "NodeName=n{} Arch=x86_64 CoresPerSocket=4\n   State={} ThreadsPerCore=2\n"
+    one = block.format(7, "DOWN*")
+    many = "".join(block.format(n, "DOWN*" if n == 7 else "IDLE") for n in range(200))
+    (lost,) = said(facts_of(tmp_path / "a", scontrol_txt=one), "slurm.node-lost")
+    assert lost.where.hosts == ("n7",)
+    assert not said(facts_of(tmp_path / "b", scontrol_txt=many), "slurm.node-lost")
