@@ -463,3 +463,76 @@ def test_two_that_explain_each_other_do_not_hang_the_order() -> None:
         signature("b", clue(STOPPED, 30, required=True), explains=("a",)),
     )
     assert ids(match(lib, seen(fact(STOPPED)))) == ["b", "a"]
+
+
+# ------------------------------------------------------------------ what mutants found untested
+
+
+def test_a_signature_of_another_version_blames_nobody_and_asks_nothing() -> None:
+    one = signature(
+        "a",
+        clue(STOPPED, 20, required=True, bind="x"),
+        clue(KILLED, 5),
+        applies_to=(("nccl", "<2"),),
+    )
+    facts = seen(fact(STOPPED, ranks=[1]), unknown=[KILLED])
+    found = only(match(library(one), facts, {}, {"nccl": "2.30"}))
+    assert (found.grade, found.where, found.asks) == (Grade.RULED_OUT, Where(), ())
+
+
+def test_the_block_with_more_points_is_the_one_that_is_told() -> None:
+    weaker = signature("a", clue(STOPPED, 22, required=True, bind="x"), clue(LAGS, 8, on="x"))
+    facts = seen(fact(STOPPED, ranks=[1, 4]), fact(LAGS, ranks=[4]))
+    found = only(match(library(weaker), facts))
+    assert (found.decibans, found.where.ranks) == (30, (1, 4))
+
+
+def test_citations_are_of_the_blamed_places_and_of_what_was_seen_alone() -> None:
+    facts = seen(
+        fact(STOPPED, ranks=[1], cites=["mine"], devices=["d1"]),
+        fact(STOPPED, ranks=[5], cites=["other"], devices=["d5"]),
+        fact(LAGS, ranks=[1], cites=["lag"]),
+        fact(EXITED, cites=["not this"], code=1),
+    )
+    one = signature(
+        "a",
+        clue(STOPPED, 12, required=True, bind="x"),
+        clue(LAGS, 10, -30, on="x"),
+        clue(EXITED, 3, code="2"),
+    )
+    found = only(match(library(one), facts))
+    assert [p.cites for p in found.points] == [("mine",), ("lag",), ()]
+    assert (found.where.ranks, found.where.devices) == ((1,), ("d1",))
+
+
+def test_several_required_clues_count_each_with_or_without_a_group() -> None:
+    one = signature(
+        "a",
+        clue(LAGS, 5),
+        clue(STOPPED, 10, required=True),
+        clue(KILLED, 10, required=True),
+        clue(EXITED, 1, required=True, group="g"),
+    )
+    assert only(match(library(one), seen(fact(STOPPED), fact(EXITED)))).grade is Grade.RULED_OUT
+    assert only(match(library(one), seen(fact(STOPPED), fact(KILLED)))).grade is Grade.RULED_OUT
+
+
+def test_every_look_alike_is_looked_at_and_all_telling_facts_are_asked() -> None:
+    alike = [clue(STOPPED, 12, required=True)]
+    lib = library(
+        signature(
+            "a",
+            clue(STOPPED, 20, required=True),
+            confusable_with=(
+                Confusable("gone", "", (LAGS,)),
+                Confusable("special", "", (LAGS,)),
+                Confusable("b", "", (EXITED,)),
+                Confusable("c", "", (KILLED,)),
+            ),
+        ),
+        signature("special", *alike, parents=("a",)),
+        signature("b", *alike),
+        signature("c", *alike),
+    )
+    found = only(match(lib, seen(fact(STOPPED), unknown=[EXITED, KILLED, LAGS])))
+    assert (found.untold, found.asks[:2]) == (("b", "c"), (EXITED, KILLED))
