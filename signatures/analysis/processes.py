@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fabwatch.watchdog.evidence.facts import Facts, fact
@@ -156,7 +156,9 @@ def _gil(
         cites = tuple(s.source.cite(t.line or None) for s, t in holders)
         if rank in told:
             cites = (told[rank], *cites)
-        elif pages_here and same:
+        elif pages_here:
+            if not (same and _one_silence(pages_here)):
+                continue
             cites = (*(p.source.cite() for p in pages_here), *cites)
         elif not (same and len(snapshots) > 1):
             continue
@@ -165,6 +167,17 @@ def _gil(
         facts.add(
             fact("gil.held", ranks=[rank], cites=cites, frame=frame, snapshots=len(snapshots))
         )
+
+
+_LONG_S = 10.0
+"""One look suffices at a page that is older than this."""
+
+
+def _one_silence(pages: Sequence[ProgressPage]) -> bool:
+    """Whether a page stood still for longer than a call that keeps the GIL for some seconds."""
+    if len({p.tick for p in pages}) > 1:
+        return False  # it ticked in between
+    return len({p.source.snapshot for p in pages}) > 1 or max(p.age_s for p in pages) >= _LONG_S
 
 
 def _holder(stack: RankStacks) -> ThreadStack | None:

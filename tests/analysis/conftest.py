@@ -95,7 +95,16 @@ class World:
             wrapped,
         )
 
-    def page(self, rank: int, *, snapshot: int = 1, stale: bool = False, mark: int = 3) -> None:
+    def page(
+        self,
+        rank: int,
+        *,
+        snapshot: int = 1,
+        stale: bool = False,
+        mark: int = 3,
+        tick: int = 9,
+        age_s: float = 30.0,
+    ) -> None:
         source = Source(
             f"ranks/{rank}/pg_status_rank_{rank}.json#{snapshot}", "pg-status", rank, None, snapshot
         )
@@ -109,8 +118,8 @@ class World:
                 1000 + rank,
                 self.size,
                 rank,
-                9,
-                30.0 if stale else 0.4,
+                tick,
+                age_s if stale else 0.4,
                 stale,
                 "2.13",
                 tuple(named),

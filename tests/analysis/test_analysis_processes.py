@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fabwatch.signatures.analysis import analyse
 
 REGEX = (("match", "re.py", 20), ("parse", "/job/text.py", 3))
@@ -22,6 +24,26 @@ def test_a_stale_page_and_one_thread_with_the_gil_in_every_look_is_a_held_gil(wo
         assert facts(w, "gil.held") == held
         root = analyse(w.read()).hang.roots[0]
         assert (root.kind, root.ranks) == ("host-stall", (1,))
+
+
+@pytest.mark.parametrize(
+    ("looks", "held"),
+    [
+        ([(1, 9, 4.5)], []),
+        ([(1, 9, 4.5), (2, 9, 9.0)], [(1,)]),
+        ([(1, 9, 4.5), (2, 12, 4.0)], []),
+        ([(1, 9, 12.0)], [(1,)]),
+    ],
+    ids=["one look", "two looks", "it ticked in between", "one look at an old page"],
+)
+def test_a_call_that_keeps_the_gil_for_a_few_seconds_holds_nobody_up_for_good(world, looks, held):
+    w = world()
+    w.waiting(0, 2, 3)
+    w.behind(1)
+    for snapshot, tick, age_s in looks:
+        w.stack(1, *REGEX, snapshot=snapshot, active=True, gil=True)
+        w.page(1, snapshot=snapshot, stale=True, tick=tick, age_s=age_s)
+    assert facts(w, "gil.held") == held
 
 
 def test_a_gil_in_a_thread_without_python_frames_is_an_interpreter_that_ends(world):

@@ -23,7 +23,7 @@ from fabwatch.watchdog.capture.files import Budget
 from fabwatch.watchdog.capture.job import JobView
 from fabwatch.watchdog.capture.outcome import Outcome
 from fabwatch.watchdog.capture.run import capture_snapshot
-from fabwatch.watchdog.evidence.ledger import Evidence, Status
+from fabwatch.watchdog.evidence.ledger import Evidence, Ledger, Status
 
 D_STATE = """
 import ctypes, os, time
@@ -71,6 +71,21 @@ def test_every_rank_and_source_has_a_line(stage: Any, tier: int) -> None:
         if line.path:
             assert (stage.incident / line.path).stat().st_size == line.size
     assert JobView.load(stage.incident) == stage.job()
+
+
+def test_a_rank_that_raised_nothing_is_no_gap_but_one_that_nobody_watched_is(stage: Any) -> None:
+    stage.start()
+    gone = stage.start()
+    stage.processes[1].kill()
+    stage.processes[1].wait()
+    assert stage.eventually(lambda: procfs.stat(gone.pid) is None)
+    snapshot(stage)
+    (quiet,) = lines(stage, "exception", 0)
+    assert quiet.status is Status.ABSENT and quiet.expected
+    gaps = Ledger(stage.ledger()).gaps()
+    assert not [gap for gap in gaps if gap.startswith("rank 0: exception")]
+    assert [gap for gap in gaps if gap.startswith("rank 1: exception: the probe never ran")]
+    assert [gap for gap in gaps if gap.startswith("rank 0: flight-recorder")]
 
 
 def test_a_second_snapshot_lies_beside_the_first(stage: Any) -> None:

@@ -42,6 +42,7 @@ class Report(msgspec.Struct, omit_defaults=True):
     reason: str = ""
     started: float = 0.0
     took: float = 0.0
+    expected: bool = False
 
 
 _encode = msgspec.json.Encoder().encode
@@ -259,6 +260,7 @@ def _report(
         reason=outcome.reason[:REASON_CAP],
         started=wall,
         took=round(took, 6),
+        expected=outcome.expected,
     )
 
 

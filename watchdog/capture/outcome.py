@@ -21,11 +21,12 @@ class Outcome:
     size: int = 0
     reason: str = ""
     source: str = ""
+    expected: bool = False
 
 
-def absent(reason: str, source: str = "") -> Outcome:
-    """It does not exist here."""
-    return Outcome(Status.ABSENT, reason=reason, source=source)
+def absent(reason: str, source: str = "", *, expected: bool = False) -> Outcome:
+    """It does not exist here. ``expected``: as it should be, so that the ledger has no gap."""
+    return Outcome(Status.ABSENT, reason=reason, source=source, expected=expected)
 
 
 def failed(reason: str, source: str = "") -> Outcome:

@@ -225,6 +225,7 @@ class _Capture:
                 snapshot=self.snapshot,
                 reason=report.reason,
                 collector=child.collector.name,
+                expected=report.expected,
             )
         )
 

@@ -29,11 +29,11 @@ def collect(target: Target, out: Path) -> Iterator[Outcome]:
                 return
             except OSError:
                 pass
-        yield absent("it has raised nothing that was recorded")
+        yield absent("it has raised nothing that was recorded", expected=True)
     elif not armed.page(target).exists():
         yield not_armed("the probe never ran in this process, so nobody recorded its exception")
     else:
-        yield absent("it ended without an uncaught exception that was recorded")
+        yield absent("it ended without an uncaught exception that was recorded", expected=True)
 
 
 COLLECTOR = Collector(

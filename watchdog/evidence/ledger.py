@@ -41,6 +41,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     snapshot: int = 1
     reason: str = ""
     collector: str = ""
+    expected: bool = False  # absent, and that is the answer: nothing of it is missing
 
     def gap(self) -> str:
         """``rank 1: flight-recorder: no answer in 3 s``."""
@@ -89,8 +90,15 @@ class Ledger:
         return out
 
     def gaps(self) -> list[str]:
-        """One text for each source that was not got whole, newest attempt of each only."""
+        """One text for each source that was not got whole, newest attempt of each only.
+
+        What was looked for and rightly is not there (a rank that raised nothing) is no gap.
+        """
         last: dict[tuple[Any, ...], Evidence] = {}
         for line in self.lines:
             last[(line.rank, line.host, line.source, line.snapshot)] = line
-        return [line.gap() for line in last.values() if line.status is not Status.OK]
+        return [
+            line.gap()
+            for line in last.values()
+            if line.status is not Status.OK and not line.expected
+        ]
