@@ -65,6 +65,10 @@ _FAULT_SIGNALS = {signals.SIGSEGV, signals.SIGBUS, signals.SIGFPE, signals.SIGIL
 _OUTSIDE = {signals.SIGTERM, signals.SIGINT, signals.SIGHUP}
 
 
+ALONE_S = 0.5
+"""Epoch seconds between the ends of two ranks that one order to a launcher cannot explain."""
+
+
 @dataclass(frozen=True, slots=True)
 class Death:
     """One rank's end, judged.
@@ -209,6 +213,7 @@ def judge(
             death = replace(death, kind="victim", primary=False)
         if death is not None:
             deaths[rank] = death
+    _hit_alone(deaths, last, facts.ranks)
     if any(
         d.kind in ("exception", "killed", "oom", "segfault", "abort", "exit", "victim")
         for d in deaths.values()
@@ -225,6 +230,27 @@ def judge(
     first = _first(deaths, left)
     _say_deaths(deaths, first, left, last, facts)
     return Deaths(first, gone, left, leaving)
+
+
+def _hit_alone(deaths: dict[int, Death], last: Mapping[int, Exit], known: Iterable[int]) -> None:
+    """A SIGTERM that one rank got while the others lived on was meant for that rank alone.
+
+    A launcher that is told to end signals all its ranks within milliseconds of each other.
+    """
+    ended = [d for d in deaths.values() if d.kind == "terminated"]
+    if len(ended) != 1:
+        return
+    one = ended[0]
+    if one.order >= 1e12:
+        return  # without a clock nobody knows who outlived it
+    others = (set(known) | set(last)) - {one.rank}
+    lived = [
+        rank
+        for rank in others
+        if rank not in last or (when := last[rank].when) is None or when - one.order >= ALONE_S
+    ]
+    if others and len(lived) == len(others):
+        deaths[one.rank] = replace(one, kind="killed", primary=True)
 
 
 def _claim_nameless(
@@ -451,7 +477,8 @@ def _say_deaths(
         if code not in (0, None):
             say("process.exited", code=code)
         own_fault = number in _FAULT_SIGNALS or number == signals.SIGABRT
-        if number is not None and not one.ours and number not in _OUTSIDE and not own_fault:
+        outside = number in _OUTSIDE and death.kind != "killed"
+        if number is not None and not one.ours and not outside and not own_fault:
             say("process.killed", signal=number)
         if number in _FAULT_SIGNALS:
             say("process.segfaulted", signal=number)
@@ -459,7 +486,7 @@ def _say_deaths(
             say("process.aborted", signal=number)
         elif number == signals.SIGABRT:
             facts.unknowable.add("process.aborted")  # it did, as somebody else's victim
-        if number in _OUTSIDE and not one.ours and not began:
+        if outside and not one.ours and not began:
             say("process.terminated", signal=number)
         if rank in leavers:
             say("process.left", code=0)
