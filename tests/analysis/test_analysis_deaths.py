@@ -200,3 +200,33 @@ def test_a_nameless_traceback_goes_to_the_only_rank_that_can_have_raised_it(worl
     assert a.facts.of("exception.raised")[0].where.ranks == (2,)
     w.exit(3, 1, order=2)
     assert analyse(w.read()).facts.of("exception.raised")[0].where.ranks == ()
+
+
+def test_a_sigterm_that_one_rank_alone_got_killed_that_rank(world):
+    w = world()
+    w.waiting(0, 1, 3)
+    w.exit(2, signal=15, order=1, when=50.0)
+    for order, rank in enumerate((0, 1, 3), 2):
+        w.exit(rank, signal=15, order=order, when=51.3, ours=True)
+    a = analyse(w.read())
+    assert (only(a).kind, only(a).ranks) == ("process-dead", (2,))
+    assert [(f.where.ranks, f.get("signal")) for f in a.facts.of("process.killed")] == [((2,), 15)]
+    assert not a.facts.of("process.terminated")
+
+
+@pytest.mark.parametrize("gap", [0.0, 0.01, 0.2])
+def test_ranks_that_end_together_were_told_through_the_launcher(world, gap):
+    w = world()
+    w.waiting(0, 1, 3)
+    for order, rank in enumerate((2, 0, 1, 3)):
+        w.exit(rank, signal=15, order=order + 1, when=50.0 + order * gap / 3, ours=order > 0)
+    a = analyse(w.read())
+    assert not a.facts.of("process.killed")
+    assert a.facts.of("process.terminated")
+
+
+def test_a_sigterm_without_a_clock_is_nobodys_alone(world):
+    w = world()
+    w.waiting(0, 1, 3)
+    w.exit(2, signal=15, order=1, when=None)
+    assert not analyse(w.read()).facts.of("process.killed")

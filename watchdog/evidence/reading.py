@@ -204,6 +204,11 @@ def _add_ledger(lines: Iterable[Evidence], label: str, got: _Collected) -> None:
         got.ledger.add(line)
         if line.path:
             got.by_path[f"{label}/{line.path}" if label else line.path] = line
+        elif line.expected:  # it was looked for, and rightly there is none
+            file = f"{label}/ledger.jsonl" if label else "ledger.jsonl"
+            got.looked.append(
+                Source(file, line.source, line.rank, line.host or None, line.snapshot)
+            )
 
 
 def _take(found: Iterator[Found], got: _Collected) -> None:
