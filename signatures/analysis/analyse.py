@@ -32,7 +32,7 @@ from fabwatch.signatures.analysis.model import Analysis, Doubt, HangGraph
 from fabwatch.signatures.analysis.roots import Scene
 from fabwatch.signatures.analysis.situation import assemble
 from fabwatch.watchdog.evidence.facts import Facts
-from fabwatch.watchdog.evidence.observations import ProcessState, RankStacks
+from fabwatch.watchdog.evidence.observations import ProcessState, RankStacks, Stall
 from fabwatch.watchdog.evidence.reading import Reading, versions_of
 from fabwatch.watchdog.evidence.vocabulary import SOURCES
 
@@ -93,6 +93,9 @@ def analyse(reading: Reading) -> Analysis:
     )
     calm = reported.gets_on(reading.events)
     shaped.say(reading.events, reading.errors, pids, versions_of(reading), calm, facts)
+    if since is not None and not deaths.leaving and any(_ended_later(s) for s in reading.stalls):
+        # People and schedulers end jobs that hang: that order explains nothing of the hang.
+        facts.facts = [f for f in facts.facts if f.name != "process.terminated"]
     reported.say(reading.events, pids, facts)
     links.look(reading.links, reading.events, pids, hosts, waits, facts)
     measured.look(reading.measured, facts)
@@ -306,6 +309,11 @@ def _look(reading: Reading, facts: Facts, pids: Mapping[int, int]) -> None:
         for source in {one.source for one in other}:
             if source.kind in SOURCES:
                 facts.look(source.kind, *(() if source.rank is None else (source.rank,)))
+
+
+def _ended_later(one: Stall) -> bool:
+    """Whether the job was ended while this standstill, noted before, still stood."""
+    return one.trigger in ("stall", "timeout-near") and bool(one.told_to_end or one.ended)
 
 
 def _halt(situation: graph.Situation, procs: processes.Processes, deaths: exits.Deaths) -> None:

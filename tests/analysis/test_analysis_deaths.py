@@ -230,3 +230,26 @@ def test_a_sigterm_without_a_clock_is_nobodys_alone(world):
     w.waiting(0, 1, 3)
     w.exit(2, signal=15, order=1, when=None)
     assert not analyse(w.read()).facts.of("process.killed")
+
+
+@pytest.mark.parametrize("how", [{"told_to_end": 120.0}, {"ended": "code 1"}])
+def test_ending_a_job_that_hung_before_explains_nothing_of_the_hang(world, how):
+    w = world()
+    w.waiting(0, 1, 3)
+    w.behind(2)
+    w.in_loader(2)
+    w.stall(still=(0, 1, 3), detected=100.0, waited_s=20.0, **how)
+    w.event("log", "Received 15 death signal, shutting down workers", None)
+    for rank in range(4):
+        w.exit(rank, signal=15, order=rank + 1, when=120.0 + rank / 100)
+    a = analyse(w.read())
+    assert not a.facts.of("process.terminated")
+    assert (only(a).kind, only(a).ranks) == ("host-stall", (2,))
+
+
+def test_a_job_that_was_told_to_end_without_a_hang_was_told_so(world):
+    w = world()
+    w.waiting(0, 1, 3)
+    for rank in range(4):
+        w.exit(rank, signal=15, order=rank + 1, when=120.0 + rank / 100)
+    assert analyse(w.read()).facts.of("process.terminated")

@@ -94,6 +94,13 @@ class Desk:
             return
         self._open(found, now)
 
+    def told_to_end(self) -> None:
+        """The launcher got a signal: what ends from now on does not explain what stood before."""
+        incident = self.current
+        if incident is not None and incident.open and incident.told_to_end is None:
+            incident.told_to_end = time.time()
+            self._save(incident)
+
     def requested(self, now: float) -> Incident | None:
         """Somebody asked for a capture."""
         incident = self.current

@@ -172,8 +172,8 @@ class ExitWatch:
         self._append(line)
         return line
 
-    def launcher_ended(self) -> None:
-        """The launcher is gone: what ends now by SIGTERM or SIGKILL is its work or the system's."""
+    def launcher_ends(self) -> None:
+        """The launcher is gone, or was told to end: SIGTERM and SIGKILL are its work from now."""
         for attempt in {rank.attempt for rank in self.watched.values()}:
             self._first_failure.setdefault(attempt, time.time())
 

@@ -116,6 +116,7 @@ class Incident:
     job: dict[str, Any]
     provisional: bool = False
     ended: str = ""  # how the job ended while this stood
+    told_to_end: float | None = None  # when its launcher got a signal while this stood
     captured: float | None = None
     deep: bool = False  # tier 2 was taken
     waited_s: float = 0.0
@@ -164,6 +165,7 @@ class Incident:
                 "resolved_by": self.resolved_by,
                 "provisional": self.provisional,
                 "ended": self.ended,
+                "told_to_end": self.told_to_end,
                 "unseen": list(self.unseen),
                 "notes": self.notes,
                 "job": self.job,

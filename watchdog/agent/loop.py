@@ -19,7 +19,7 @@ from fabwatch.watchdog.agent import manifest, requests
 from fabwatch.watchdog.agent.capturing import Captures
 from fabwatch.watchdog.agent.channel import Channel, ControlSocket
 from fabwatch.watchdog.agent.desk import Desk
-from fabwatch.watchdog.agent.exits import ExitLine
+from fabwatch.watchdog.agent.exits import VICTIM_WINDOW_S, ExitLine
 from fabwatch.watchdog.agent.files import read_json
 from fabwatch.watchdog.agent.grip import Grip
 from fabwatch.watchdog.agent.hold import Holder
@@ -67,6 +67,7 @@ class Agent:
         self.ending = False  # the job is over; the final flow runs
         self.finished = False
         self.stopping = False  # the user or the scheduler ended the job
+        self._told_until: float | None = None  # the launcher was told to end; what ends till then
         self.outcome: dict[str, Any] | None = None
         self._terms: tuple[float, list[ExitLine]] | None = None
         self._manifest_due = True
@@ -182,6 +183,12 @@ class Agent:
         options = message.get("options")
         if isinstance(options, dict) and isinstance(options.get("notify"), str):
             self.options.notify = options["notify"]
+        told = message.get("told_to_end")
+        if isinstance(told, dict) and self._told_until is None:
+            self.log.info("told-to-end", signal=told.get("signal"))
+            self._told_until = now + VICTIM_WINDOW_S
+            self.watch.exits.launcher_ends()
+            self.desk.told_to_end()
         ended = message.get("job_ended")
         if isinstance(ended, dict):
             self.outcome = ended
@@ -221,7 +228,7 @@ class Agent:
         clean = [line for line in lines if line.clean]
         if clean and self.watch.ranks and not self.ending:
             others_run_on = self.watch.has_pages() and not self.watch.others_exiting()
-            if others_run_on and self._terms is None:
+            if others_run_on and self._terms is None and not self._told(now):
                 self.desk.left(clean[0], now)
         for line in lines:
             self.log.info(
@@ -231,8 +238,12 @@ class Agent:
             if line.code is None and line.signal is None and self.watch.ranks and not self.ending:
                 self._failed(line, now)
 
+    def _told(self, now: float) -> bool:
+        """Whether what ends now does so because the launcher was told to; a job may live on."""
+        return self._told_until is not None and now < self._told_until
+
     def _failed(self, line: ExitLine, now: float) -> None:
-        if line.signal == signal.SIGINT or self.stopping:
+        if line.signal == signal.SIGINT or self.stopping or self._told(now):
             self.stopping = True
             return
         if line.signal == signal.SIGTERM:
@@ -271,7 +282,7 @@ class Agent:
         if not self.ending:
             self.watch.observe(now)
             found = None if self._terms else self.watch.monitor.judge(now)
-            if found is not None:
+            if found is not None and (found.kind != "left" or not self._told(now)):
                 self.desk.stalled(found, now)
             self.peeks.tick(self.watch.monitor, now)
         self.desk.tick(now)
@@ -316,7 +327,7 @@ class Agent:
             return
         if self._ended_at is None:
             self._ended_at = now
-            self.watch.exits.launcher_ended()
+            self.watch.exits.launcher_ends()
             self._next_tick = now + 0.05
         if self.watch.ranks and now - self._ended_at < _DRAIN_S:
             self._next_tick = now + 0.05

@@ -445,6 +445,7 @@ class Stall:
     captured: float | None = None  # end of the first capture
     job_started: float | None = None
     ended: str = ""  # how the job ended while it still stood; "" while it runs, or if it moved on
+    told_to_end: float | None = None  # when the launcher was signalled while it stood
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,7 @@ PREPARE_S = 5.0
 _LOOK_S = 30.0  # every event raises a signal; this only bounds what a lost one costs
 _SAME_BLOW_S = 0.25
 _ENOUGH = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
+"""What tells a job to end, and us to stop waiting."""
 
 
 def launch(
@@ -274,6 +275,8 @@ class _Run:
         """Pass on, stop and continue with the job until it ends; its code or minus signal."""
         while True:
             info = signal.sigtimedwait(ALL, _LOOK_S)
+            if info is not None and info.si_signo in _ENOUGH and info.si_pid != job:
+                self._tell({"told_to_end": {"signal": int(info.si_signo)}})
             if info is not None and forwarding.wanted(info):
                 # It may be ending, or have become somebody else's (setuid).
                 with contextlib.suppress(OSError):

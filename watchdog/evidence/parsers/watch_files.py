@@ -141,6 +141,7 @@ def _incident(artefact: Artefact, value: dict[str, Any]) -> Parsed:
         _float(value.get("captured")),
         _float(job.get("started")) if isinstance(job, dict) else None,
         ended[:80] if isinstance(ended := value.get("ended"), str) else "",
+        _float(value.get("told_to_end")),
     )
     out: list[Observation] = [stall]
     if isinstance(job, dict) and (shape := _shape(source, job)):
