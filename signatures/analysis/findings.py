@@ -229,7 +229,7 @@ def _say_root(root: Root, built: Graph, scene: Scene, made: Assembled, facts: Fa
     elif root.kind == model.GPU_STALLED and root.stage == "device-sync" and root.sure:
         say("gpu.kernel-running", root.ranks)
     elif root.kind == model.DEADLOCK:
-        say("collective.deadlocked", root.ranks, why=root.why)
+        say("collective.deadlocked", root.ranks, why=root.why, first_use=root.first_use)
     elif root.kind == model.P2P_CYCLE:
         say("p2p.deadlocked", root.ranks, why=root.why)
     elif root.kind == model.P2P_UNMATCHED:

@@ -181,6 +181,7 @@ def _of_cycle(sink: Sink, scene: Scene) -> Root:
         sink.others,
         "collective",
         why=what,
+        first_use=any(h.seq in (0, 1) for h in heads.values()),
     )
 
 

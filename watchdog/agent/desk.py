@@ -10,7 +10,7 @@ from typing import Any
 from fabwatch.watchdog.agent import course
 from fabwatch.watchdog.agent.capturing import Captures
 from fabwatch.watchdog.agent.diagnosis import Diagnoses
-from fabwatch.watchdog.agent.exits import ExitLine
+from fabwatch.watchdog.agent.exits import VICTIM_WINDOW_S, ExitLine
 from fabwatch.watchdog.agent.grip import Grip
 from fabwatch.watchdog.agent.incident import (
     RESTARTED,
@@ -404,6 +404,9 @@ class Desk:
     def _moved_on(self, incident: Incident, now: float) -> bool:
         if self._exit_seen:
             return False
+        told = incident.told_to_end
+        if told is not None and time.time() - told < VICTIM_WINDOW_S:
+            return False  # counters of ranks that unwind move too
         if incident.trigger == "request":
             return not self.busy
         return course.moved_on(incident, self.watch.monitor, now)

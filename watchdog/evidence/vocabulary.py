@@ -219,7 +219,7 @@ VOCABULARY: dict[str, Entry] = {
     ),
     "collective.count-mismatched": _e("RAS counts of one communicator differ in every poll", "ras"),
     "collective.deadlocked": _e(
-        "groups entered in crossed order; ranks are the cycle",
+        "groups entered in crossed order; ranks are the cycle; first_use",
         "flight-recorder",
         "ras",
         silent=("ras",),
