@@ -276,17 +276,24 @@ def is_user(frame: Frame) -> bool:
     return not (_NATIVE.search(file) or is_stdlib(frame) or re.search(_LOADERS, file))
 
 
+def bare(frame: Frame) -> str:
+    """A Python method's own name: since Python 3.11 stacks say ``Popen.wait`` for ``wait``."""
+    name = frame.function
+    return name if "::" in name or "(" in name else name.rpartition(".")[2] or name
+
+
 def _of(frame: Frame) -> Iterable[str]:
     if _DISTRIBUTED.search(frame.file):
-        if frame.function in P2P:
+        if bare(frame) in P2P:
             yield "p2p"
-        elif frame.function in COLLECTIVES:
+        elif bare(frame) in COLLECTIVES:
             yield "collective"
     user = is_user(frame)
+    spellings = {frame.function, bare(frame)}
     for pattern, function, file, not_file in _COMPILED:
         if pattern.user_only and not user:
             continue
-        if function is not None and not function.search(frame.function):
+        if function is not None and not any(map(function.search, spellings)):
             continue
         if file is not None and not file.search(frame.file):
             continue
@@ -310,10 +317,12 @@ def classify(frames: Sequence[Frame]) -> Stage:
                 continue
             names.add(name)
             if name in ("p2p", "collective") and not op:
-                op, values = frame.function, frame.locals
+                op, values = bare(frame), frame.locals
     if {"p2p", "collective"} <= names:
         names.discard("collective" if op in P2P else "p2p")
-    if frames and is_user(frames[0]):
+    # What the job's own code calls of the standard library is where that code stands.
+    outside = next((frame for frame in frames if not is_stdlib(frame)), None)
+    if outside is not None and is_user(outside):
         names.add("user-code")
     primary = next((name for name in ORDER if name in names), "")
     mine = next((f for f in frames if is_user(f)), frames[0] if frames else None)

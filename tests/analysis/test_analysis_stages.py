@@ -82,3 +82,21 @@ def test_user_code_is_told_from_libraries():
         assert not is_user(Frame("f", file, 1)), file
     assert is_stdlib(Frame("f", "/usr/lib/python3.11/queue.py", 1))
     assert not is_stdlib(Frame("f", "/usr/lib/python3.11/site-packages/a.py", 1))
+
+
+def test_a_method_is_known_by_its_own_name_as_newer_pythons_qualify_it():
+    inner = [Frame("Popen._wait", "subprocess.py", 2046), Frame("run", "subprocess.py", 550)]
+    stage = classify([*inner, Frame("Trainer.fetch", "/job/train.py", 19)])
+    assert stage.primary == "lock" and "user-code" in stage.names
+    assert str(stage.frame) == "/job/train.py:19 Trainer.fetch"
+    plain = classify([Frame("_wait", "subprocess.py", 2046), Frame("fetch", "/job/train.py", 19)])
+    assert plain.names == stage.names
+
+
+def test_what_a_library_calls_of_the_standard_library_is_not_the_jobs_own_code():
+    frames = [
+        Frame("Condition.wait", "threading.py", 320),
+        Frame("step", "/usr/lib/python3/dist-packages/deepspeed/engine.py", 9),
+        Frame("main", "/job/train.py", 3),
+    ]
+    assert "user-code" not in classify(frames).names
