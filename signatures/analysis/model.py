@@ -34,9 +34,9 @@ class Root:
     """A root of the wait-for graph.
 
     ``ranks`` are the culprits as HANG_ANALYSIS' table counts them; () when evidence does not
-    separate one, and then ``suspects`` holds those who are left. ``first_use``: a group of a
-    deadlock had completed nothing before, so its order was never right. ``others`` wait on it. ``seq`` is
+    separate one, and then ``suspects`` holds those who are left. ``others`` wait on it. ``seq`` is
     -1 when unknown. ``sure`` is False when a gap in the evidence, not the evidence, points there.
+    ``first_use``: a group of a deadlock had completed nothing before, so its order was never right.
     """
 
     ranks: tuple[int, ...]
