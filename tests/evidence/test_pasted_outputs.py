@@ -92,8 +92,8 @@ def test_pdsh_output_is_read_host_by_host(tmp_path: Path) -> None:
 def test_a_name_that_a_program_itself_prints_before_a_colon_is_no_prefix(tmp_path: Path) -> None:
     """NCCL's own lines begin with host:pid:tid, without a blank."""
     line = (
-        "node-07:510{n}:510{n} [{n}] NCCL INFO Send: opCount 0 sendbuff 0x7f recvbuff (nil) count 8 "
-        "datatype 7 op 0 root {o} comm 0x5{n} [nranks=2] stream 0x9\n"
+        "node-07:510{n}:510{n} [{n}] NCCL INFO Send: opCount 0 sendbuff 0x7f recvbuff (nil) "
+        "count 8 datatype 7 op 0 root {o} comm 0x5{n} [nranks=2] stream 0x9\n"
     )
     text = "".join(line.format(n=n, o=1 - n) for n in (0, 1, 0, 1))
     assert [e.kind for e in of(tmp_path, text).events] == ["nccl-log.call"] * 4

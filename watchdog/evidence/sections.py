@@ -86,7 +86,9 @@ _EXEC = re.compile(
 _READS = re.compile(
     r"^(?:\S*/)?(?:cat|head|tail|less|zcat)\b(?: -\S+(?: \d+)?)* (?P<file>/?[\w./\-:@+]+)$"
 )
-_PREFIX = re.compile(r"^(?P<host>[A-Za-z][\w.\-]{0,62}\d[\w.\-]{0,40}|\d{1,3}(?:\.\d{1,3}){3}):(?: |$)")
+_PREFIX = re.compile(
+    r"^(?P<host>[A-Za-z][\w.\-]{0,62}\d[\w.\-]{0,40}|\d{1,3}(?:\.\d{1,3}){3}):(?: |$)"
+)
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
 _PROMPTS = (b"# ", b"$ ", b"> ")
 _MARKS = frozenset(b"$#%>+-=*`~")
