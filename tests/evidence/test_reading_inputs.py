@@ -372,3 +372,27 @@ def test_what_a_probe_answered_too_late_is_no_exception_of_the_job(tmp_path: Pat
         f"[rank1]: {text}"
     )
     assert read([tmp_path]).errors
+
+
+def test_what_would_never_end_is_told_and_not_waited_for(tmp_path: Path) -> None:
+    """A pipe without a writer, devices without an end, and an empty name."""
+    fifo = tmp_path / "log.fifo"
+    os.mkfifo(fifo)
+    said = [str(p) for p in read([fifo, "/dev/zero", "/dev/full", ""]).problems]
+    assert any("log.fifo" in s and "empty" in s for s in said), said
+    for device in ("/dev/zero", "/dev/full"):
+        assert any(device in s and "no file, directory or pipe" in s for s in said), said
+    assert any("an empty name" in s for s in said), said
+
+
+def test_a_pipe_with_a_writer_is_read_to_its_end(tmp_path: Path) -> None:
+    fifo = tmp_path / "log.fifo"
+    os.mkfifo(fifo)
+    code = "import sys; open(sys.argv[1], 'w').write('Traceback (most recent call last):\\n' * 9)"
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)  # lets the writer open and finish
+    try:
+        subprocess.run([sys.executable, "-c", code, str(fifo)], check=True, timeout=60)
+        reading = read([fifo])
+    finally:
+        os.close(reader)
+    assert reading.looked and not any("empty" in str(p) for p in reading.problems)

@@ -131,10 +131,37 @@ def artefacts(
         yield from _folder(path, label, budget, skip)
     elif stat.S_ISREG(info.st_mode):
         yield from _expand(_file(path, label or path.name, info), 0, budget)
-    elif stat.S_ISFIFO(info.st_mode) or stat.S_ISCHR(info.st_mode):
-        yield from standard_input(str(path), path.open("rb"), budget)
+    elif stat.S_ISFIFO(info.st_mode) or _is_terminal_or_null(path, info):
+        yield from _piped(path, budget)
     else:
         yield ReadError(str(path), "", "is no file, directory or pipe", "give a file or directory")
+
+
+def _is_terminal_or_null(path: Path, info: os.stat_result) -> bool:
+    """Character devices that end: other ones (/dev/full, /dev/zero) never do."""
+    if not stat.S_ISCHR(info.st_mode):
+        return False
+    if info.st_rdev == os.makedev(1, 3):  # /dev/null
+        return True
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return os.isatty(fd)
+    finally:
+        os.close(fd)
+
+
+def _piped(path: Path, budget: Budget) -> Iterator[Found]:
+    """A pipe that somebody writes to, as the shell's ``<(...)``; nobody is waited for to open it."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError as err:
+        yield ReadError(str(path), "", f"cannot be read: {err.strerror or err}", "check the path")
+        return
+    os.set_blocking(fd, True)
+    yield from standard_input(str(path), os.fdopen(fd, "rb"), budget)
 
 
 def standard_input(label: str, stream: BinaryIO, budget: Budget) -> Iterator[Found]:

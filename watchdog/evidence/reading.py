@@ -107,7 +107,10 @@ def read(paths: Sequence[Path | str]) -> Reading:
     budget = Budget()
     labels = _labels(paths)
     for given, label in zip(paths, labels, strict=True):
-        if str(given) == "-" and sys.stdin is None:
+        if given == "":
+            problem = "an empty name says nothing of where to look"
+            got.problems.append(ReadError("''", "", problem, "give a file or directory, or ."))
+        elif str(given) == "-" and sys.stdin is None:
             got.problems.append(ReadError("stdin", "", "is closed", "pipe the evidence in"))
         elif str(given) == "-":
             stream = os.fdopen(os.dup(sys.stdin.fileno()), "rb")

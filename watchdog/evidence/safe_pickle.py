@@ -15,6 +15,9 @@ import struct
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+WEIGHT_LIMIT = 1 << 20
+"""Values that one tuple may hold, shared ones counted as often as they are reached."""
+
 MEMO_LIMIT = 1 << 24
 """The highest memo number that is believed; a higher one would only allocate memory."""
 
@@ -41,7 +44,7 @@ _TEXTS = b"|".join(
     b"%b[\\s\\S]{%d}" % (re.escape(bytes([length])), length) for length in range(1, 41)
 )
 _RUN = re.compile(
-    rb"(?:[}\])\(Nuesatld\x85\x86\x87\x88\x89\x8f\x90\x94]"
+    rb"(?:[}\])\(Nuesald\x88\x89\x94]"
     rb"|K[\s\S]|h[\s\S]|q[\s\S]|M[\s\S]{2}|J[\s\S]{4}|j[\s\S]{3}\x00|r[\s\S]{3}\x00"
     rb"|G[\s\S]{8}|\x95[\s\S]{8}|\x80[\x00-\x05]"
     rb"|\x8a(?:\x00|\x01[\s\S]|\x02[\s\S]{2}|\x03[\s\S]{3}|\x04[\s\S]{4}|\x05[\s\S]{5}"
@@ -60,6 +63,9 @@ _LINES = {0x49, 0x4C, 0x46, 0x56, 0x53, 0x70, 0x67}  # I L F V S p g: text lines
 _NAMES = {code.code: code.name for code in pickletools.opcodes}
 
 
+_TUPLES = {0x85, 0x86, 0x87, 0x74}  # TUPLE1 TUPLE2 TUPLE3 TUPLE
+_ENDS_IN_TUPLE = re.compile(rb"[\x85-\x87t](?:q[\s\S]|r[\s\S]{4}|\x94)?\Z")
+_PAIRS = 24
 _NESTED = re.compile(rb"(?:[\x85-\x87](?:q[\s\S]|r[\s\S]{4}|\x94)?){9}")
 """Tuples in tuples in tuples: hashing them as a key overflows the interpreter's own stack."""
 
@@ -67,9 +73,12 @@ _NESTED = re.compile(rb"(?:[\x85-\x87](?:q[\s\S]|r[\s\S]{4}|\x94)?){9}")
 def check(data: bytes) -> int:
     """Walk the opcodes; the offset after STOP. Raises Refused or Truncated.
 
-    DUP and POP are not plain data's either: doubling a tuple makes a key that never hashes.
+    DUP, POP and sets are not plain data's either. A tuple that holds another twice, and so on, is
+    short to write and takes for ever to hash: wherever tuples may hold tuples, they are weighed.
     """
     at, size = 0, len(data)
+    bodies: set[bytes] = set()  # what stands before each pair: dumps hold few different pairs
+    nests = False
     nested = _NESTED.search(data)
     if nested:
         raise Refused(f"tuples nested more than 8 deep at byte {nested.start()}")
@@ -81,7 +90,16 @@ def check(data: bytes) -> int:
             continue
         code = data[at]
         if code == 0x2E:
+            if nests or len(bodies) > _PAIRS:
+                _weigh(data)
             return at + 1
+        if code in _TUPLES:
+            before = data[max(at - 12, 0) : at]
+            nests = nests or code != 0x86 or _ENDS_IN_TUPLE.search(before) is not None
+            if len(bodies) <= _PAIRS:
+                bodies.add(before)
+            at += 1
+            continue
         if code in _SHORT:
             if at + 2 > size:
                 break
@@ -112,6 +130,41 @@ def check(data: bytes) -> int:
             name = _NAMES.get(chr(code), f"0x{code:02x}")
             raise Refused(f"opcode {name} at byte {at}, which plain data never needs")
     raise Truncated(f"ends after {size} bytes without its STOP")
+
+
+def _weigh(data: bytes) -> None:
+    """Refuse tuples that hold more than WEIGHT_LIMIT values; every opcode is looked at."""
+    stack: list[int] = []
+    memo: dict[int, int] = {}
+    marks: list[int] = []
+    for code, arg, at in pickletools.genops(data):
+        name = code.name
+        try:
+            if name == "MARK":
+                marks.append(len(stack))
+            elif name in ("TUPLE", "LIST", "DICT"):
+                where = marks.pop()
+                weight = sum(stack[where:]) + 1 if name == "TUPLE" else 1
+                stack[where:] = [weight]
+            elif name in ("TUPLE1", "TUPLE2", "TUPLE3"):
+                count = int(name[-1])
+                stack[-count:] = [sum(stack[-count:]) + 1]
+            elif name in ("BINPUT", "LONG_BINPUT", "PUT"):
+                memo[int(arg)] = stack[-1]
+            elif name == "MEMOIZE":
+                memo[len(memo)] = stack[-1]
+            elif name in ("BINGET", "LONG_BINGET", "GET"):
+                stack.append(memo[int(arg)])
+            elif name in ("APPENDS", "SETITEMS"):
+                del stack[marks.pop() :]
+            elif name in ("APPEND", "SETITEM"):
+                del stack[-1 if name == "APPEND" else -2 :]
+            elif name not in ("PROTO", "FRAME", "STOP"):
+                stack.append(1)
+        except (IndexError, KeyError):
+            raise Refused(f"broken pickle at byte {at}") from None
+        if stack and stack[-1] > WEIGHT_LIMIT:
+            raise Refused(f"a tuple of more than {WEIGHT_LIMIT} values at byte {at}")
 
 
 class _Plain(pickle.Unpickler):
@@ -231,11 +284,5 @@ def _step(name: str, arg: Any, stack: list[Any], memo: dict[int, Any]) -> None:
             stack.append(dict(zip(items[0::2], items[1::2], strict=True)))
         else:
             stack.append(tuple(items) if name == "TUPLE" else items)
-    elif name == "POP":
-        stack.pop()
-    elif name == "POP_MARK":
-        _since_mark(stack)
-    elif name == "DUP":
-        stack.append(stack[-1])
     else:
         stack.append(arg)

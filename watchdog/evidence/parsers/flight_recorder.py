@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -255,19 +256,32 @@ def _ops(entries: list[Any]) -> tuple[tuple[Op, ...], dict[str, str], dict[str, 
     names: dict[str, str] = {}
     ids: dict[str, str] = {}
     broken = 0
-    shapes: dict[Any, tuple[tuple[int, ...], ...]] = {}
-    frames: dict[Any, Frame] = {}
-    stacks: dict[tuple[Frame, ...], tuple[Frame, ...]] = {}
+    memo = _Memo()
     for index, entry in enumerate(entries):
         try:
-            op = _op(index, entry, timed, names, ids, shapes, frames, stacks)
+            op = _op(index, entry, timed, names, ids, memo)
         except (TypeError, ValueError, KeyError, AttributeError, IndexError, OverflowError):
             op = None
         if op is None:
             broken += 1
         else:
             ops.append(op)
-    return _without_twins(ops), names, ids, broken
+    return _without_twins(ops), names, ids, broken + memo.odd
+
+
+@dataclass(slots=True)
+class _Memo:
+    """Equal values of one dump, made once; and how many sizes were nonsense."""
+
+    shapes: dict[Any, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+    frames: dict[Any, Frame] = field(default_factory=dict)
+    stacks: dict[tuple[Frame, ...], tuple[Frame, ...]] = field(default_factory=dict)
+    odd: int = 0
+
+
+MAX_TENSORS = 65536
+MAX_DIMS = 64
+"""More tensors of one operation, or dimensions of one tensor, are nonsense."""
 
 
 def _op(
@@ -276,9 +290,7 @@ def _op(
     timed: bool,
     names: dict[str, str],
     ids: dict[str, str],
-    shapes: dict[Any, tuple[tuple[int, ...], ...]],
-    frames: dict[Any, Frame],
-    stacks: dict[tuple[Frame, ...], tuple[Frame, ...]],
+    memo: _Memo,
 ) -> Op | None:
     get = entry.get
     label = get("profiling_name")
@@ -323,8 +335,8 @@ def _op(
         _int(get("op_id"), 0),
         p2p is True or (p2p is None and op in P2P),
         peer,
-        _shapes(get("input_sizes"), shapes),
-        _shapes(get("output_sizes"), shapes),
+        _shapes(get("input_sizes"), memo),
+        _shapes(get("output_sizes"), memo),
         _words(get("input_dtypes")),
         _words(get("output_dtypes")),
         finished,
@@ -335,20 +347,27 @@ def _op(
         _time(get("time_discovered_completed_ns")),
         _time(get("timeout_ms")),
         _text(get("thread_name") or get("thread_id"))[:80],
-        _frames(raw, frames, stacks) if raw else (),
+        _frames(raw, memo.frames, memo.stacks) if raw else (),
     )
 
 
-def _shapes(raw: Any, known: dict[Any, tuple[tuple[int, ...], ...]]) -> tuple[tuple[int, ...], ...]:
-    if not isinstance(raw, list | tuple) or not raw:
+def _shapes(raw: Any, memo: _Memo) -> tuple[tuple[int, ...], ...]:
+    """Sizes of each tensor; () when the dump does not say, or says what no tensor can have."""
+    if raw is None:
         return ()
-    made = tuple(
-        [
-            tuple([d for d in dims if type(d) is int]) if isinstance(dims, list | tuple) else ()
-            for dims in raw
-        ]
-    )
-    return known.setdefault(made, made)
+    if not isinstance(raw, list | tuple) or len(raw) > MAX_TENSORS:
+        memo.odd += 1
+        return ()
+    for dims in raw:
+        if (
+            not isinstance(dims, list | tuple)
+            or len(dims) > MAX_DIMS
+            or any(type(d) is not int or not 0 <= d < 1 << 62 for d in dims)
+        ):
+            memo.odd += 1
+            return ()
+    made = tuple([tuple(dims) for dims in raw])
+    return memo.shapes.setdefault(made, made)
 
 
 _DTYPES: dict[tuple[str, ...], tuple[str, ...]] = {}
