@@ -179,6 +179,8 @@ def _asks(
         for candidate in candidates[:3]:
             asks += [text for text in candidate.asks[:3] if text not in done]
         if not asks:
+            if not candidates and not analysis.asks:
+                asks += [ask(name, it.facts) for name in _FIRST]
             for one in it.matches:
                 if one.grade is Grade.CANNOT_TELL and one.decibans > 0:
                     asks += [ask(name, it.facts, one.where.ranks) for name in one.asks[:2]]
@@ -186,8 +188,6 @@ def _asks(
     if outcome == "cannot-tell":
         top = next((m for m in it.matches if m.id in shown), None)
         asks += top.signature.capture_next if top else ()
-        if not any(asks):
-            asks += [ask(name, it.facts) for name in _FIRST]
     return tuple(dict.fromkeys(text for text in asks if text))[:MOST_ASKS]
 
 

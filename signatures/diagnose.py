@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from fabwatch.signatures.analysis import analyse
+from fabwatch.signatures.analysis.stages import of_thread
 from fabwatch.signatures.conclude import conclude
 from fabwatch.signatures.loader import load
 from fabwatch.signatures.model import Library
 from fabwatch.signatures.verdict import Timing, Verdict
-from fabwatch.watchdog.evidence.observations import Stall
+from fabwatch.watchdog.evidence.observations import RankStacks, Stall
 from fabwatch.watchdog.evidence.reading import Reading
 from fabwatch.watchdog.evidence.reading import versions_of as versions_of
 
@@ -21,7 +24,7 @@ def diagnose(reading: Reading, library: Library | None = None) -> Verdict:
     Never raises for what the evidence holds; LibraryError if the built-in library is broken.
     """
     stall = current_stall(reading)
-    return conclude(
+    verdict = conclude(
         analyse(reading),
         load() if library is None else library,
         stall=stall,
@@ -32,6 +35,36 @@ def diagnose(reading: Reading, library: Library | None = None) -> Verdict:
         timing=timing_of(stall),
         recorded=recorded_ranks(reading),
     )
+    if verdict.outcome != "cannot-tell" or verdict.hang.roots:
+        return verdict
+    return msgspec.structs.replace(verdict, standing=standing_of(reading))
+
+
+def standing_of(reading: Reading) -> tuple[str, ...]:
+    """Where each main thread stands, newest stack of each process, at most 64 of them."""
+    newest: dict[tuple[int | None, int | None, str], RankStacks] = {}
+    for one in reading.stacks:
+        who = (one.rank, one.pid if one.rank is None else None, one.source.host or "")
+        known = newest.get(who)
+        if known is None or one.source.snapshot >= known.source.snapshot:
+            newest[who] = one
+    said = []
+    for one in newest.values():
+        main = one.main
+        stage = of_thread(main)
+        if main is None or stage.frame is None:
+            continue
+        name = f"rank {one.rank}" if one.rank is not None else f"pid {one.pid or '?'}"
+        inner = "" if main.frames[0] == stage.frame else f", in {main.frames[0]}"
+        doing = f" ({stage.primary})" if stage.primary else ""
+        said.append(f"{name} at {stage.frame}{inner}{doing}  {one.source.cite(main.line or None)}")
+    return tuple(sorted(said, key=_by_number)[:64])
+
+
+def _by_number(text: str) -> tuple[str, int]:
+    kind, _, rest = text.partition(" ")
+    number = rest.split(" ", 1)[0]
+    return kind, int(number) if number.isdigit() else -1
 
 
 def current_stall(reading: Reading) -> Stall | None:

@@ -136,6 +136,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     contradictions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     ranks: tuple[tuple[int, str, int], ...] = ()
+    standing: tuple[str, ...] = ()
+    """Where processes stand, one text each, when nothing more is known of them."""
 
     @property
     def best(self) -> Candidate | None:

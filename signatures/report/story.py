@@ -17,9 +17,9 @@ from fabwatch.signatures.verdict import Candidate, HangRoot, Reason, Verdict
 KINDS = {
     "host-stall": "did not come to the operation",
     "process-stopped": "its process is stopped",
-    "process-dead": "its process is dead",
+    "process-dead": "it has failed or ended",
     "left-the-loop": "it has left the loop",
-    "absent": "its process or node does not answer",
+    "absent": "nothing of it is there: no dump, no answer",
     "type-mismatch": "it entered another operation than its peers",
     "size-mismatch": "it entered with another size than its peers",
     "dtype-mismatch": "it entered with another dtype than its peers",
@@ -117,12 +117,15 @@ def _cannot_tell(verdict: Verdict, now: float | None) -> _Told:
         "Something is wrong, and whose fault it is, but not why"
         if named
         else "Something is wrong, and the evidence cannot tell what"
+        if verdict.symptom != "none"
+        else "Nothing here tells whether anything is wrong"
     )
     asks = _asks(verdict, verdict.best)
     below = "What stands under 'fetch next' would decide." if asks else ""
     sections = [
         Section("culprit" if named else "suspects", tuple(_culprits(verdict)), most=4),
         Section("waiting", tuple(_waiters(verdict, now))),
+        Section("standing", tuple(Line(clean(text)) for text in verdict.standing), most=4),
         Section("fetch next", asks, most=4, width=3),
         Section("candidates", tuple(_others(verdict.signatures)), width=1),
         Section("against", tuple(_doubts(verdict))),

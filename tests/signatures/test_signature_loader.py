@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import textwrap
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fabwatch.signatures.loader import LibraryError, load, read_folders, read_text
+from fabwatch.signatures.loader import LibraryError, check_links, load, read_folders, read_text
 from fabwatch.signatures.model import Grade
 from fabwatch.signatures.strict_yaml import Problems, parse, scalar
 
@@ -202,13 +203,22 @@ LINKED = GOOD + textwrap.dedent(
 )
 
 
+def test_a_look_alike_that_does_not_name_it_in_turn_is_an_error_of_the_library() -> None:
+    whole = dict(load().signatures)
+    one = next(s for s in whole.values() if s.confusable_with)
+    other = one.confusable_with[0].id
+    assert not check_links(whole)
+    whole[other] = dataclasses.replace(whole[other], confusable_with=())
+    assert f"{other} does not name it as a look-alike in turn" in "\n".join(check_links(whole))
+
+
 def test_links_to_other_signatures_are_checked(tmp_path: Path) -> None:
     with pytest.raises(LibraryError) as caught:
         load(folder_with(tmp_path, my_failure=LINKED))
     text = str(caught.value)
     assert "parents names 'no-such-parent'" in text
     assert "explains names 'my-failure-2'" in text
-    assert "rank-killed does not name it as a look-alike in turn" in text
+    assert "in turn" not in text  # a user's look-alike is made mutual; the library's is not
     (tmp_path / "my-failure.yaml").write_text(
         LINKED.replace("id: rank-killed", "id: nobody").replace("no-such-parent", "my-failure")
     )

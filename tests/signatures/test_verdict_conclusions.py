@@ -352,8 +352,16 @@ def test_a_crash_is_a_crash_although_the_others_wait() -> None:
 
 
 def test_a_death_that_nothing_explains_is_a_crash_that_cannot_be_told() -> None:
-    found = verdict(fact("process.exited", ranks=[1], code=3, first=True))
+    gone = fact("process.exited", ranks=[1], code=3, first=True)
+    found = verdict(gone, unknown=("exception.raised", "exception.consequent"))
     assert (found.outcome, found.symptom) == ("cannot-tell", "crash")
+    assert found.signatures[0].id == "rank-exception-peers-wait"
+
+
+def test_a_death_of_which_no_exception_is_on_record_though_looked_for_is_its_own() -> None:
+    found = verdict(fact("process.exited", ranks=[1], code=3, first=True))
+    assert (found.outcome, found.symptom, found.fabric) == ("diagnosed", "crash", "acquitted")
+    assert found.culprits.ranks == (1,)
 
 
 # ------------------------------------------------------------------ the shape

@@ -154,7 +154,7 @@ def _is_terminal_or_null(path: Path, info: os.stat_result) -> bool:
 
 
 def _piped(path: Path, budget: Budget) -> Iterator[Found]:
-    """A pipe that somebody writes to, as the shell's ``<(...)``; nobody is waited for to open it."""
+    """A pipe that somebody writes to, as the shell's ``<(...)``; opening waits for nobody."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError as err:

@@ -150,11 +150,11 @@ def _weigh(data: bytes) -> None:
                 count = int(name[-1])
                 stack[-count:] = [sum(stack[-count:]) + 1]
             elif name in ("BINPUT", "LONG_BINPUT", "PUT"):
-                memo[int(arg)] = stack[-1]
+                memo[int(arg or 0)] = stack[-1]
             elif name == "MEMOIZE":
                 memo[len(memo)] = stack[-1]
             elif name in ("BINGET", "LONG_BINGET", "GET"):
-                stack.append(memo[int(arg)])
+                stack.append(memo[int(arg or 0)])
             elif name in ("APPENDS", "SETITEMS"):
                 del stack[marks.pop() :]
             elif name in ("APPEND", "SETITEM"):
@@ -256,11 +256,11 @@ def _step(name: str, arg: Any, stack: list[Any], memo: dict[int, Any]) -> None:
     elif name in ("NONE", "NEWTRUE", "NEWFALSE"):
         stack.append({"NONE": None, "NEWTRUE": True, "NEWFALSE": False}[name])
     elif name in ("BINPUT", "LONG_BINPUT", "PUT"):
-        memo[int(arg)] = stack[-1]
+        memo[int(arg or 0)] = stack[-1]
     elif name == "MEMOIZE":
         memo[len(memo)] = stack[-1]
     elif name in ("BINGET", "LONG_BINGET", "GET"):
-        stack.append(memo[int(arg)])
+        stack.append(memo[int(arg or 0)])
     elif name == "SETITEMS":
         items = _since_mark(stack)
         stack[-1].update(zip(items[0::2], items[1::2], strict=True))
