@@ -90,6 +90,7 @@ def analyse(reading: Reading) -> Analysis:
         bool(log.timeouts),
         since,
         facts,
+        frozenset(r for r, seen in states.items() if seen and all(_lives(one) for one in seen)),
     )
     calm = reported.gets_on(reading.events)
     shaped.say(reading.events, reading.errors, pids, versions_of(reading), calm, facts)
@@ -309,6 +310,11 @@ def _look(reading: Reading, facts: Facts, pids: Mapping[int, int]) -> None:
         for source in {one.source for one in other}:
             if source.kind in SOURCES:
                 facts.look(source.kind, *(() if source.rank is None else (source.rank,)))
+
+
+def _lives(one: ProcessState) -> bool:
+    """Whether the process was there, and no corpse, when it was looked at."""
+    return bool(one.state) and one.state[0] not in "ZX"
 
 
 def _ended_later(one: Stall) -> bool:

@@ -62,3 +62,25 @@ def test_who_leaves_with_code_zero_before_the_others_fail_is_named(world, leaver
         w.exit(rank, code=1, order=number)
     (left,) = analyse(w.read()).facts.of("process.left")
     assert left.where.ranks == (leaver,)
+
+
+def test_a_kill_while_every_rank_lives_was_another_programs(world):
+    w = world()
+    for rank in range(4):
+        w.trace(rank, [("all_reduce", True)] * 3)
+        w.process(rank)
+    w.add("stalls", Stall(Source("incident.json", "watch"), "stall", job_started=STARTED))
+    w.add("events", kill(STARTED + 60))
+    assert not analyse(w.read()).facts.of("process.oom-killed")
+
+
+@pytest.mark.parametrize("state", ["Z", "X", None])
+def test_a_kill_while_a_rank_is_missing_or_a_corpse_is_told(world, state):
+    w = world()
+    for rank in range(4):
+        w.trace(rank, [("all_reduce", True)] * 3)
+        if rank != 2 or state is not None:
+            w.process(rank, "S" if rank != 2 else state)
+    w.add("stalls", Stall(Source("incident.json", "watch"), "stall", job_started=STARTED))
+    w.add("events", kill(STARTED + 60))
+    assert analyse(w.read()).facts.of("process.oom-killed")

@@ -63,3 +63,11 @@ def test_nonsense_in_the_sizes_of_one_rank_is_no_mismatch_and_is_told(tmp_path: 
 def test_other_sizes_of_one_rank_are_a_mismatch(tmp_path: Path) -> None:
     found, problems = ids(tmp_path, [[11]])
     assert found[0] == "collective-size-mismatch" and not problems
+
+
+def test_a_dump_of_which_nothing_can_be_read_was_not_looked_at(tmp_path: Path) -> None:
+    whole = pickle.dumps({"version": "2.9", "entries": [[1, 2]]})
+    (tmp_path / "nccl_trace_rank_0").write_bytes(whole)
+    reading = read([tmp_path])
+    assert not reading.traces and not reading.looked
+    assert any("malformed" in str(p) for p in reading.problems)

@@ -34,6 +34,15 @@ def test_doubled_tuples_are_refused_and_never_hashed(level) -> None:
         load(doubled(level, 70))
 
 
+@pytest.mark.parametrize("level", LEVELS.values(), ids=LEVELS)
+def test_a_cut_pickle_is_weighed_too_before_it_is_folded(level) -> None:
+    body = b"\x80\x02}()q\x01"
+    for number in range(1, 70):
+        body += level(b"h" + bytes([number]), b"q" + bytes([number + 1]))
+    with pytest.raises(Refused, match="a tuple of more than"):
+        load(body + b"tK\x01s")
+
+
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 def test_pairs_of_shared_texts_in_many_groups_load(protocol: int) -> None:
     names = [(str(n), f"group {n}") for n in range(300)]

@@ -139,6 +139,8 @@ def _trace(
     ops, names, ids, broken = _ops(entries)
     if broken:
         errors.append(artefact.error(f"{broken} entries are malformed", advice="left out"))
+    if broken and not ops:
+        return Parsed(errors=tuple(errors))  # what cannot be read has not been looked at
     groups = _groups(value.get("pg_config"), names)
     rank = _rank(artefact, groups, ops, errors)
     if rank is None:
