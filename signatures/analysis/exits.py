@@ -161,11 +161,11 @@ def judge(
     timed_out: bool,
     since: float | None,
     facts: Facts,
-    alive: frozenset[int] = frozenset(),
+    living: frozenset[int] = frozenset(),
 ) -> Deaths:
     """Add exit and exception facts; say who began it.
 
-    ``alive``: ranks whose process was seen to live when the evidence was taken.
+    ``living``: ranks whose process was seen to live when the evidence was taken.
 
     ``waiting``: somebody waits in an operation. ``timed_out``: the job reported a time-out, after
     which torch's own watchdog aborts processes. ``since``: epoch seconds at which a standstill
@@ -173,7 +173,7 @@ def judge(
     """
     events, exits, errors = list(events), list(exits), list(errors)
     # A kill that no pid claims was another program's when nobody of the job is missing.
-    unharmed = bool(alive) and alive >= facts.ranks and not exits and not errors
+    unharmed = bool(living) and living >= facts.ranks and not exits and not errors
     counted = unharmed or any(one.oom_killed is not None for one in exits)
     errors = [_completed(error, events) for error in errors]
     leaving = {
