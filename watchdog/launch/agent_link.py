@@ -66,7 +66,8 @@ class AgentLink:
             return
         try:
             data = json.dumps(message).encode() + b"\n"
-            if self._sock.send(data) != len(data):
+            # A SIGPIPE of ours would be taken for one that somebody sent, and passed on to the job.
+            if self._sock.send(data, socket.MSG_NOSIGNAL) != len(data):
                 self._hang_up()
         except OSError:
             self._hang_up()

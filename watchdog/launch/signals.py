@@ -120,7 +120,7 @@ class Forwarding:
 
     def __init__(self, job: int, early: set[int], witness: Witness) -> None:
         self.job = job
-        self.early = early - _HARMLESS
+        self.early = early - _HARMLESS - {signal.SIGPIPE}
         self.witness = witness
         self.helpers: set[int] = set()
         self._leads = os.getsid(0) == os.getpid()
@@ -130,6 +130,8 @@ class Forwarding:
         number = info.si_signo
         if number in _OWN:
             return False
+        if number == signal.SIGPIPE and info.si_pid == os.getpid():
+            return False  # the kernel's answer to a write of our own
         if number in self.early:
             self.early.discard(number)
             return True  # it came before there was a job
