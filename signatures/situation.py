@@ -51,6 +51,7 @@ WRONG = AT_ONCE | frozenset(
         "error.unexplained",
         "shm.exhausted",
         "disk.full",
+        "loss.not-finite",
         "store.unreachable",
         "store.lost",
         "store.port-taken",
