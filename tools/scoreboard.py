@@ -28,7 +28,7 @@ from fabwatch.watchdog.evidence.reading import read  # noqa: E402
 
 ROOT = HERE.parent
 PAGE = ROOT / "docs" / "scoreboard.md"
-CORPORA = (ROOT / "tests" / "incidents", ROOT / "tests" / "recorded")
+CORPORA = tuple(ROOT / "tests" / name for name in ("incidents", "recorded", "unseen"))
 UNDECIDED = frozenset({"insufficient-evidence", "undecidable", "cannot-tell"})
 _KEEP = 4
 
