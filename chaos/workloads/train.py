@@ -98,6 +98,17 @@ def agreed(mine: bool, device: torch.device) -> bool:
     return bool(flag.item())
 
 
+def share_gpus() -> None:
+    """Let several ranks use one GPU: NCCL refuses that only to ranks of one host.
+
+    What the user set stays. Before the process group is made.
+    """
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if ranks > torch.cuda.device_count():
+        os.environ.setdefault("NCCL_HOSTID", f"drill-{os.environ.get('LOCAL_RANK', '0')}")
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+
+
 def train(options: argparse.Namespace) -> None:
     """The loop."""
     rank, world = dist.get_rank(), dist.get_world_size()
@@ -167,6 +178,8 @@ def main(argv: list[str] | None = None) -> None:
     """Join the job, train, leave."""
     options = parse(argv)
     torch.set_num_threads(1)
+    if options.backend == "nccl":
+        share_gpus()
     dist.init_process_group(options.backend, timeout=timedelta(seconds=options.timeout))
     note(options, f"rank-{dist.get_rank()}.pid", str(os.getpid()))
     if dist.get_rank() == 0:
