@@ -96,7 +96,9 @@ _Told = tuple[str, str, str, list[Section]]
 def _diagnosed(verdict: Verdict, now: float | None) -> _Told:
     best = verdict.signatures[0]
     below = f"{best.id} · {best.grade}, {best.decibans:+.0f} decibans ({odds(best.decibans)})"
-    sure = best.grade == "confirmed"
+    # A confirmed verdict without a rival that stands leaves nothing to fetch before one acts.
+    settled = best.grade == "confirmed" and not _rivals(verdict)
+    asks = () if settled else _asks(verdict, best)
     sections = [
         Section("culprit", tuple(_culprits(verdict)), most=4),
         Section("waiting", tuple(_waiters(verdict, now))),
@@ -104,7 +106,7 @@ def _diagnosed(verdict: Verdict, now: float | None) -> _Told:
         Section("against", tuple([*_reasons(best, for_it=False), *_doubts(verdict)])),
         Section("fabric", tuple(_fabric(verdict)), most=2),
         Section("also", tuple(_others(_rivals(verdict))), most=2, width=1),
-        Section("fetch next", _asks(verdict, best), most=1 if sure else 2, width=2),
+        Section("fetch next", asks, most=2, width=2),
         Section("first aid", tuple(_aid(best)), most=5),
         Section("playbook", _playbook(best), width=1),
     ]

@@ -241,3 +241,10 @@ def test_by_hand_a_broken_signature_is_a_usage_error_with_its_place(tmp_path):
     assert by_hand.returncode == 2
     assert "bad.yaml:" in by_hand.stderr
     assert not (place / "verdict.json").exists()
+
+
+def test_a_confirmed_verdict_without_a_rival_asks_for_nothing_more(tmp_path):
+    recorded = Path(__file__).parents[1] / "recorded" / "nccl-h200" / "case02"
+    done = match(tmp_path, str(recorded))
+    assert done.returncode == 0 and "confirmed" in done.stdout
+    assert "fetch next" not in done.stdout
