@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
 import os
 import pickle
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,13 +16,10 @@ from fabwatch.watchdog.evidence.reading import read
 
 ROOT = Path(__file__).resolve().parents[2]
 EVIDENCE = Path(os.environ.get("FABWATCH_EVIDENCE", str(ROOT.parent / "shared" / "evidence")))
-TOOLS = EVIDENCE.parent / "tools"
+GENERATOR = ROOT / "tests" / "synthetic" / "gen_fr.py"
 needs_evidence = pytest.mark.skipif(
     not EVIDENCE.is_dir(),
     reason="the recorded captures are not in the repository; FABWATCH_EVIDENCE names their folder",
-)
-needs_generator = pytest.mark.skipif(
-    not (TOOLS / "gen_fr.py").is_file(), reason="gen_fr.py is not beside the recorded captures"
 )
 
 
@@ -61,18 +58,17 @@ def test_two_gpu_captures_name_the_injected_culprits(case, kind):
 
 
 def generator():
-    spec = importlib.util.spec_from_file_location("gen_fr", TOOLS / "gen_fr.py")
+    spec = importlib.util.spec_from_file_location("gen_fr", GENERATOR)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
 
 
 def dumps(tmp_path, layout, fault, culprit, lost=()):
-    made = argparse.Namespace(
-        ranks=16, entries=60, layout=layout, tp=4, fault=fault, culprit=culprit, frames=2
-    )
     gen = generator()
+    made = gen.Plan(16, 60, layout, 4, fault, culprit, 2)
     for rank in range(16):
         if rank not in lost:
             data = pickle.dumps(gen.build(rank, made), protocol=2)
@@ -80,7 +76,6 @@ def dumps(tmp_path, layout, fault, culprit, lost=()):
     return analyse(read([str(tmp_path)]))
 
 
-@needs_generator
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["flat", "2d"])
 @pytest.mark.parametrize("fault", ["missing", "size", "dtype", "type", "state"])
@@ -89,7 +84,6 @@ def test_synthetic_faults_name_exactly_the_culprit(tmp_path, layout, fault, culp
     assert blamed(dumps(tmp_path, layout, fault, culprit)) == (culprit,)
 
 
-@needs_generator
 @pytest.mark.parametrize("layout", ["flat", "2d"])
 @pytest.mark.parametrize("fault", ["missing", "type"])
 @pytest.mark.parametrize("culprit", [0, 7])
@@ -99,7 +93,6 @@ def test_a_culprit_whose_file_is_lost_is_still_named(tmp_path, layout, fault, cu
     assert not any(root.sure for root in analysis.hang.roots)
 
 
-@needs_generator
 @pytest.mark.parametrize("fault", ["missing", "size"])
 def test_half_of_the_files_without_the_culprits_is_undecided_and_asks_for_them(tmp_path, fault):
     analysis = dumps(tmp_path, "flat", fault, 4, lost=range(0, 16, 2))
@@ -107,7 +100,6 @@ def test_half_of_the_files_without_the_culprits_is_undecided_and_asks_for_them(t
     assert any("rank" in ask.what and "0, 2, 4" in ask.what for ask in analysis.asks)
 
 
-@needs_generator
 @pytest.mark.parametrize("layout", ["flat", "2d"])
 def test_synthetic_health_has_no_root(tmp_path, layout):
     analysis = dumps(tmp_path, layout, "none", 0)
