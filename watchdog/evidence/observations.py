@@ -6,6 +6,7 @@ ranks; that is the analysis' work (fabwatch.signatures.analysis).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
@@ -115,7 +116,8 @@ class RankTrace:
 
     ``status`` is keyed by the rank-local group id; ``group_ids`` maps group name -> that id as far
     as entries tell. ``backend`` is "nccl", "gloo", ... by majority of entries, "" if none.
-    ``wrapped`` says that older operations were overwritten (first record_id > 0).
+    ``wrapped`` says that older operations were overwritten (first record_id > 0). A long dump keeps
+    its operations in columns (:mod:`fabwatch.watchdog.evidence.op_columns`).
     """
 
     source: Source
@@ -126,7 +128,7 @@ class RankTrace:
     groups: tuple[Group, ...] = ()
     status: tuple[tuple[str, GroupStatus], ...] = ()
     group_ids: tuple[tuple[str, str], ...] = ()
-    ops: tuple[Op, ...] = ()
+    ops: Sequence[Op] = ()
     wrapped: bool = False
     truncated: bool = False
 

@@ -12,11 +12,13 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
+from fabwatch.watchdog.evidence import pickle_rows
 from fabwatch.watchdog.evidence.artefact import Artefact
 from fabwatch.watchdog.evidence.naming import trailing_rank
 from fabwatch.watchdog.evidence.observations import (
@@ -28,6 +30,7 @@ from fabwatch.watchdog.evidence.observations import (
     RankTrace,
     ReadError,
 )
+from fabwatch.watchdog.evidence.op_columns import COLUMNS, OpColumns
 from fabwatch.watchdog.evidence.opnames import P2P, split_profiling_name
 from fabwatch.watchdog.evidence.safe_pickle import Refused, load
 
@@ -35,6 +38,9 @@ NAME = "flight-recorder"
 MAKES = ("flight-recorder",)
 
 MAX_ENTRIES = 2_000_000
+_LARGE = 64 * 1024
+"""Bytes from which on a pickle's entries are compared instead of taken apart one by one."""
+_UNWANTED = ("duration_ms",)
 _JSON_MARKS = (b'"pg_status"', b'"pg_config"', b'"profiling_name"', b'"collective_seq_id"')
 _PICKLE_MARKS = (b"pg_config", b"profiling_name", b"entries", b"pg_status")
 _RANKS = re.compile(r"^\s*\[?[\d,\s]*\]?\s*$")
@@ -95,6 +101,11 @@ def _decode(data: bytes) -> tuple[Any, bool]:
             return msgspec.json.decode(body), False
         except (msgspec.DecodeError, RecursionError, ValueError):
             return _partial_json(body), True
+    if len(data) > _LARGE:
+        rows = pickle_rows.read(data, "entries", COLUMNS, _UNWANTED)
+        if rows is not None:
+            rows.value["entries"] = rows
+            return rows.value, rows.truncated
     loaded = load(data)
     return loaded.value, loaded.truncated
 
@@ -132,11 +143,17 @@ def _trace(
     artefact: Artefact, value: dict[Any, Any], truncated: bool, errors: list[ReadError]
 ) -> Parsed:
     entries = value.get("entries")
-    entries = entries if isinstance(entries, list) else []
-    if len(entries) > MAX_ENTRIES:
-        errors.append(artefact.error(f"{len(entries)} entries", advice="only the newest were used"))
-        entries = entries[-MAX_ENTRIES:]
-    ops, names, ids, broken = _ops(entries)
+    ops: Sequence[Op]
+    if isinstance(entries, pickle_rows.Rows):
+        ops, names, ids, broken = _columns(entries)
+    else:
+        entries = entries if isinstance(entries, list) else []
+        if len(entries) > MAX_ENTRIES:
+            errors.append(
+                artefact.error(f"{len(entries)} entries", advice="only the newest were used")
+            )
+            entries = entries[-MAX_ENTRIES:]
+        ops, names, ids, broken = _ops(entries)
     if broken:
         errors.append(artefact.error(f"{broken} entries are malformed", advice="left out"))
     if broken and not ops:
@@ -152,7 +169,7 @@ def _trace(
         )
         return Parsed(errors=tuple(errors))
     source = artefact.source(NAME, rank=rank)
-    backends = Counter(op.backend for op in ops if op.backend)
+    backends = Counter(ops.backends() if isinstance(ops, OpColumns) else _backends(ops))
     trace = RankTrace(
         source=source,
         rank=rank,
@@ -169,8 +186,12 @@ def _trace(
     return Parsed((trace,), tuple(errors), (source,))
 
 
+def _backends(ops: Iterable[Op]) -> Iterator[str]:
+    return (op.backend for op in ops if op.backend)
+
+
 def _rank(
-    artefact: Artefact, groups: tuple[Group, ...], ops: tuple[Op, ...], errors: list[ReadError]
+    artefact: Artefact, groups: tuple[Group, ...], ops: Sequence[Op], errors: list[ReadError]
 ) -> int | None:
     """The rank by name, checked against the groups; else the only rank that all groups share."""
     named = artefact.hint.rank
@@ -251,9 +272,7 @@ def _status(status: Any) -> tuple[tuple[str, GroupStatus], ...]:
 
 def _ops(entries: list[Any]) -> tuple[tuple[Op, ...], dict[str, str], dict[str, str], int]:
     """Ops oldest first, group name -> description, group name -> local id, number malformed."""
-    timed = any(
-        isinstance(e, dict) and (e.get("state") == "started" or "duration_ms" in e) for e in entries
-    )
+    timed = _timed(entries)
     ops: list[Op] = []
     names: dict[str, str] = {}
     ids: dict[str, str] = {}
@@ -269,6 +288,33 @@ def _ops(entries: list[Any]) -> tuple[tuple[Op, ...], dict[str, str], dict[str, 
         else:
             ops.append(op)
     return _without_twins(ops), names, ids, broken + memo.odd
+
+
+def _timed(entries: Iterable[Any]) -> bool:
+    """Whether the recorder notes starts at all."""
+    return any(
+        isinstance(e, dict) and (e.get("state") == "started" or "duration_ms" in e) for e in entries
+    )
+
+
+def _columns(rows: pickle_rows.Rows) -> tuple[Sequence[Op], dict[str, str], dict[str, str], int]:
+    """Like :func:`_ops`, of rows that were compared: one operation is made for each content."""
+    timed = _timed(rows.contents)
+    names: dict[str, str] = {}
+    ids: dict[str, str] = {}
+    memo = _Memo()
+    kinds: list[Op | None] = []
+    for entry in rows.contents:
+        try:
+            kinds.append(_op(0, entry, timed, names, ids, memo))
+        except (TypeError, ValueError, KeyError, AttributeError, IndexError, OverflowError):
+            kinds.append(None)
+    made = OpColumns.of(kinds, rows.rows)
+    broken = len(rows.rows) - len(made)
+    ops: Sequence[Op] = made
+    if any(kind is not None and kind.backend == "c10d" for kind in kinds):
+        ops = _without_twins(list(made))
+    return ops, names, ids, broken + memo.odd
 
 
 @dataclass(slots=True)
