@@ -7,7 +7,8 @@ asked for. It behaves as the tuple of its operations does.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import overload
 
 from fabwatch.watchdog.evidence.observations import Op
@@ -138,3 +139,20 @@ class OpColumns(Sequence[Op]):
 def _bounded(column: Iterable[int | None]) -> list[int]:
     """Numbers that fit into 64 bits; None, and what does not fit, is the kind's own."""
     return [_NONE if one is None else one for one in column]
+
+
+def how_many(ops: Sequence[Op], wanted: Callable[[Op], bool]) -> int:
+    """How many operations are ``wanted``, which may depend on nothing that columns hold."""
+    if not isinstance(ops, OpColumns):
+        return sum(1 for op in ops if wanted(op))
+    yes = [wanted(one) for one in ops.kinds]
+    return sum(count for kind, count in Counter(ops.kind).items() if yes[kind])
+
+
+def newest_ns(ops: Sequence[Op]) -> int:
+    """When the newest operation was created, in epoch nanoseconds; 0 when nothing tells."""
+    if isinstance(ops, OpColumns) and all(one.created_ns is None for one in ops.kinds):
+        return 0
+    if isinstance(ops, OpColumns):
+        return max(ops.numbers[COLUMNS.index("time_created_ns")], default=0)
+    return max((op.created_ns or 0 for op in ops), default=0)

@@ -41,7 +41,7 @@ from fabwatch.watchdog.evidence.observations import (
     Source,
     Stall,
 )
-from fabwatch.watchdog.evidence.parsers import all_parsers, sysfs
+from fabwatch.watchdog.evidence.parsers import all_parsers, flight_recorder, sysfs
 from fabwatch.watchdog.evidence.settle import settle
 
 _T = TypeVar("_T")
@@ -408,6 +408,8 @@ def _add(parsed: Parsed, got: _Collected) -> None:
 
 def choose(head: bytes, name: str) -> Parser | None:
     """The parser that is surest of these first bytes; None when none is."""
+    if head[:1] == b"\x80" and flight_recorder.sniff(head, name) > _SURE:
+        return cast(Parser, flight_recorder)  # no text: the others would search it in vain
     best: Parser | None = None
     score = 0
     for parser in all_parsers():

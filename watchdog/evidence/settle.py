@@ -16,6 +16,7 @@ from fabwatch.watchdog.evidence.observations import (
     LinkCounters,
     LogEvent,
     Observation,
+    Op,
     ProcessState,
     ProgressPage,
     PythonError,
@@ -24,6 +25,7 @@ from fabwatch.watchdog.evidence.observations import (
     RasReport,
     Source,
 )
+from fabwatch.watchdog.evidence.op_columns import how_many, newest_ns
 
 _SAME_MOMENT_S = 1.0
 _TIMED = re.compile(r"\d[\d\-_:.TZ]{7,}")
@@ -155,11 +157,11 @@ def _progress(one: Observation) -> _Key:
     if isinstance(one, RankTrace):
         last = one.ops[-1] if one.ops else None
         return (
-            max((op.created_ns or 0 for op in one.ops), default=0),
+            newest_ns(one.ops),
             last.record_id if last else -1,
             sum(marks.enqueued for _, marks in one.status),
             sum(marks.completed for _, marks in one.status),
-            sum(op.finished for op in one.ops),
+            how_many(one.ops, _finished),
         )
     if isinstance(one, ProcessState):
         return (one.cpu_ticks or 0, one.read_bytes or 0, one.write_bytes or 0)
@@ -229,9 +231,17 @@ def _content(one: Observation) -> Observation:
 # ------------------------------------------------------------------ copies and places
 
 
+def _finished(op: Op) -> bool:
+    return op.finished
+
+
+def _has_frames(op: Op) -> bool:
+    return bool(op.frames)
+
+
 def _richness(trace: RankTrace) -> tuple[int, int, int]:
     return (
-        sum(1 for op in trace.ops if op.frames),
+        how_many(trace.ops, _has_frames),
         len(trace.ops),
         0 if trace.truncated else 1,
     )
