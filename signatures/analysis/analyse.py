@@ -32,7 +32,8 @@ from fabwatch.signatures.analysis.model import Analysis, Doubt, HangGraph
 from fabwatch.signatures.analysis.roots import Scene
 from fabwatch.signatures.analysis.situation import assemble
 from fabwatch.watchdog.evidence.facts import Facts
-from fabwatch.watchdog.evidence.observations import ProcessState, RankStacks, Stall
+from fabwatch.watchdog.evidence.observations import Op, ProcessState, RankStacks, Stall
+from fabwatch.watchdog.evidence.op_columns import each
 from fabwatch.watchdog.evidence.reading import Reading, versions_of
 from fabwatch.watchdog.evidence.vocabulary import SOURCES
 
@@ -333,8 +334,12 @@ def _halt(situation: graph.Situation, procs: processes.Processes, deaths: exits.
 
 def _recent(recorded: normalise.Recorded) -> dict[int, list[str]]:
     """Rank -> its recorded collectives as RAS spells them, without spelling of buffers."""
+
+    def spelt(op: Op) -> str:
+        return family(op.op).replace("_", "")
+
     return {
-        rank: [family(op.op).replace("_", "") for op in log.trace.ops if not op.is_p2p]
+        rank: each(log.trace.ops, lambda op: not op.is_p2p, spelt)
         for rank, log in recorded.logs.items()
     }
 

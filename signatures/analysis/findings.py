@@ -19,7 +19,8 @@ from fabwatch.signatures.analysis.situation import Assembled
 from fabwatch.signatures.analysis.snapshots import Motion
 from fabwatch.signatures.analysis.stages import Stage
 from fabwatch.watchdog.evidence.facts import Fact, Facts, Scalar, fact
-from fabwatch.watchdog.evidence.observations import Frame, RankStacks
+from fabwatch.watchdog.evidence.observations import Frame, Op, RankStacks
+from fabwatch.watchdog.evidence.op_columns import how_many
 
 Key = tuple[str, int]
 _MISMATCH_FACT = {
@@ -114,10 +115,17 @@ def shifts(
     """Groups with waiters in which some ranks made one call more, ever since it happened."""
     waited = {h.group for h in made.situation.heads.values() if not h.is_p2p}
     out = []
+    all_framed = all(
+        how_many(log.trace.ops, lambda op: bool(op.frames)) == len(log.trace.ops)
+        for log in recorded.logs.values()
+    )
     for group in sorted(waited):
+        lanes = recorded.by_seq.get(group)
+        if lanes is None or (all_framed and not lanes.differing(_site)):
+            continue
         sites: dict[int, dict[int, str]] = defaultdict(dict)
         names: dict[int, str] = {}
-        for seq, ops in recorded.by_seq.get(group, {}).items():
+        for seq, ops in lanes.items():
             for rank, op in ops.items():
                 seen = op.frames or frames.get(rank, {}).get((op.backend, op.record_id), ())
                 if seen and (site := mismatch.call_site(seen)):
@@ -144,6 +152,10 @@ def shifts(
         )
         out.append(found)
     return out
+
+
+def _site(op: Op) -> str:
+    return mismatch.call_site(op.frames)
 
 
 def say_stages(

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from fabwatch.signatures.analysis.lanes import Lanes
 from fabwatch.watchdog.evidence.observations import Frame, Op
 
 SCALE_FREE = frozenset({"barrier", "monitored_barrier", "coalesced", "send_recv"})
@@ -68,32 +69,21 @@ def split(
     return Split(group, seq, op, aspect, ranks, tie, readable, unfinished)
 
 
-def find(group: str, members: Sequence[int], by_seq: Mapping[int, Mapping[int, Op]]) -> list[Split]:
+def find(group: str, members: Sequence[int], by_seq: Lanes) -> list[Split]:
     """The first disagreement of one group: every aspect that differs at that operation.
 
     Only operations that at least two ranks recorded can tell. Linear in entries.
     """
-    for seq in sorted(by_seq):
-        ops = by_seq[seq]
-        if len(ops) < 2 or _alike(ops):
-            continue
-        found = _compare(group, seq, members, ops)
+    for seq in by_seq.differing(_signature):
+        found = _compare(group, seq, members, by_seq[seq])
         if found:
             return found
     return []
 
 
-def _alike(ops: Mapping[int, Op]) -> bool:
-    """Whether all entries are the same, shape for shape: the cheap common case."""
-    it = iter(ops.values())
-    first = next(it)
-    return all(
-        op.op == first.op
-        and op.sizes_in == first.sizes_in
-        and op.sizes_out == first.sizes_out
-        and op.dtypes_in == first.dtypes_in
-        for op in it
-    )
+def _signature(op: Op) -> Hashable:
+    """What is the same for all entries of one operation in the cheap common case."""
+    return op.op, op.sizes_in, op.sizes_out, op.dtypes_in
 
 
 def _compare(group: str, seq: int, members: Sequence[int], ops: Mapping[int, Op]) -> list[Split]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
+from fabwatch.signatures.analysis.lanes import Lanes
 from fabwatch.watchdog.evidence.observations import (
     Frame,
     Group,
@@ -18,6 +20,7 @@ from fabwatch.watchdog.evidence.observations import (
     ProgressPage,
     RankTrace,
 )
+from fabwatch.watchdog.evidence.op_columns import OpColumns, how_many
 
 GLOO_LIKE = frozenset({"gloo", "mpi", "ucc", "fake", ""})
 """Backends whose pg_status counts operation ids and says nothing across ranks."""
@@ -76,7 +79,7 @@ class Recorded:
 
     groups: dict[str, GroupInfo] = field(default_factory=dict)
     logs: dict[int, RankLog] = field(default_factory=dict)
-    by_seq: dict[str, dict[int, dict[int, Op]]] = field(default_factory=dict)
+    by_seq: dict[str, Lanes] = field(default_factory=dict)
     world_size: int | None = None
 
     def marks(self, key: str, rank: int) -> Marks | None:
@@ -117,13 +120,21 @@ def _best(traces: Sequence[RankTrace]) -> RankTrace:
 
 
 def call_frames(traces: Iterable[RankTrace]) -> dict[int, dict[tuple[str, int], tuple[Frame, ...]]]:
-    """Rank -> (backend, record id) -> frames, from every dump that carries frames."""
-    out: dict[int, dict[tuple[str, int], tuple[Frame, ...]]] = {}
+    """Rank -> (backend, record id) -> frames, from every dump that carries frames.
+
+    Of a rank's only dump one operation stands for all: the others carry their own.
+    """
+    by_rank: dict[int, list[RankTrace]] = defaultdict(list)
     for trace in traces:
-        mine = out.setdefault(trace.rank, {})
-        for op in trace.ops:
-            if op.frames:
-                mine[(op.backend, op.record_id)] = op.frames
+        by_rank[trace.rank].append(trace)
+    out: dict[int, dict[tuple[str, int], tuple[Frame, ...]]] = {}
+    for rank, mine in by_rank.items():
+        found = out[rank] = {}
+        for trace in mine:
+            if how_many(trace.ops, lambda op: bool(op.frames)):
+                framed = ((op.backend, op.record_id, op.frames) for op in trace.ops if op.frames)
+                for backend, record, frames in islice(framed, 1 if len(mine) == 1 else None):
+                    found[(backend, record)] = frames
     return {rank: frames for rank, frames in out.items() if frames}
 
 
@@ -162,9 +173,9 @@ def record(
         for trace in traces:
             _read(out, rank, trace, members, usual)
     for key, info in out.groups.items():
-        seen = {r for ops in out.by_seq.get(key, {}).values() for r in ops}
         if not info.whole:
-            info.members = tuple(sorted(seen | set(info.members)))
+            seen = out.by_seq[key].ranks if key in out.by_seq else ()
+            info.members = tuple(sorted({*seen, *info.members}))
     for rank, traces in chosen.items():
         for trace in traces:
             _add_status(out, rank, trace, ids.get(rank, {}), usual)
@@ -246,7 +257,8 @@ def _read(
         log = out.logs[rank] = RankLog(rank, trace)
     descs = {g.name: g.desc for g in trace.groups}
     keys: dict[tuple[str, str], tuple[str, GroupInfo, Marks]] = {}
-    only_active = bool(trace.ops) and trace.wrapped and not any(o.finished for o in trace.ops)
+    finished = how_many(trace.ops, lambda op: op.finished)
+    only_active = bool(trace.ops) and trace.wrapped and not finished
     complete = bool(trace.ops) and not trace.wrapped and not trace.truncated
 
     def slot(name: str, backend: str) -> tuple[str, GroupInfo, Marks]:
@@ -259,39 +271,41 @@ def _read(
             found = keys[(name, backend)] = (key, info, marks)
         return found
 
-    lowest: dict[str, int] = {}
-    for op in trace.ops:
-        key, info, marks = slot(op.group, op.backend or trace.backend)
+    collectives: dict[str, list[tuple[int, int, bool, bool]]] = defaultdict(list)
+    kinds = trace.ops.kinds if isinstance(trace.ops, OpColumns) else trace.ops
+    slots = [slot(op.group, op.backend or trace.backend) for op in kinds]
+    for at, (kind, seq) in enumerate(_kinds_and_seqs(trace.ops)):
+        op = kinds[kind]
+        key, info, _ = slots[kind]
         if op.is_p2p:
             info.p2p = True
-            if not op.finished:
-                log.pending.append((key, op))
-            continue
-        seqs = out.by_seq.get(key)
-        if seqs is None:
-            seqs = out.by_seq[key] = {}
-        at = seqs.get(op.seq)
-        if at is None:
-            at = seqs[op.seq] = {}
-        at[rank] = op
-        if op.seq > marks.entered:
-            marks.entered = op.seq
-        if op.finished:
-            if op.seq > marks.finished:
-                marks.finished = op.seq
         else:
-            log.pending.append((key, op))
-            if op.seq < lowest.get(key, op.seq + 1):
-                lowest[key] = op.seq
-        if op.started and op.seq > marks.started:
-            marks.started = op.seq
-    for key, seq in lowest.items():
-        log.marks[key].finished = seq - 1
+            collectives[key].append((seq, at, op.finished, bool(op.started)))
+        if not op.finished:
+            log.pending.append((key, trace.ops[at]))
+    for key, found in collectives.items():
+        places = {seq: at for seq, at, _, _ in found}
+        out.by_seq.setdefault(key, Lanes()).add(rank, trace.ops, places)
+        marks = log.marks[key]
+        marks.entered = max(marks.entered, *places)
+        marks.started = max([marks.started, *(seq for seq, _, _, on in found if on)])
+        open_ones = [seq for seq, _, done, _ in found if not done]
+        if open_ones:
+            marks.finished = min(open_ones) - 1
+        else:
+            marks.finished = max([marks.finished, *(seq for seq, _, done, _ in found if done)])
     if complete or trace.backend not in GLOO_LIKE or trace.groups:
         backend = trace.backend or usual
         for group in trace.groups:
             if group.name and group.ranks:
                 slot(group.name, backend)[2].firm |= complete
+
+
+def _kinds_and_seqs(ops: Sequence[Op]) -> Iterable[tuple[int, int]]:
+    """For each operation the number of its kind (its own, where there are none) and its seq."""
+    if isinstance(ops, OpColumns):
+        return zip(ops.kind, ops.seqs(), strict=True)
+    return enumerate(op.seq for op in ops)
 
 
 def usual_backend(chosen: Mapping[int, Sequence[RankTrace]]) -> str:

@@ -117,9 +117,9 @@ def _find_stale(out: Assembled, recorded: Recorded) -> None:
     for key, marks in out.situation.finished.items():
         if not marks:
             continue
-        seqs = recorded.by_seq.get(key, {})
+        lanes = recorded.by_seq.get(key)
         leader, most = max(marks.items(), key=lambda item: (item[1], -item[0]))
-        op = seqs.get(most, {}).get(leader)
+        op = None if lanes is None else lanes.of(most, leader)
         if most < 1 or op is None or op.op not in SYNCHRONISING:
             continue
         entered = out.situation.entered[key]

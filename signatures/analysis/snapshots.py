@@ -15,6 +15,7 @@ from fabwatch.watchdog.evidence.observations import (
     RankTrace,
     Stall,
 )
+from fabwatch.watchdog.evidence.op_columns import how_many
 
 YOUNG_S = 2.0
 """A wait younger than this at the moment of its dump is how a running job looks."""
@@ -63,7 +64,7 @@ def compare(
         mark = (
             trace.ops[-1].record_id if trace.ops else -1,
             trace.status,
-            sum(1 for op in trace.ops if op.finished),
+            how_many(trace.ops, lambda op: op.finished),
         )
         kind = f"trace:{trace.backend}:{_spelling(trace)}"
         counters[trace.rank][kind].append((trace.source.snapshot, mark, trace.source.cite()))

@@ -124,6 +124,14 @@ class OpColumns(Sequence[Op]):
         names = [one.backend for one in self.kinds]
         return (names[k] for k in self.kind if names[k])
 
+    def seqs(self) -> Sequence[int]:
+        """``seq`` of each operation."""
+        column = self.numbers[COLUMNS.index("collective_seq_id")]
+        if _NONE not in column:
+            return column
+        own = [one.seq for one in self.kinds]
+        return [own[k] if s == _NONE else s for k, s in zip(self.kind, column, strict=True)]
+
     def __eq__(self, other: object) -> bool:
         if isinstance(other, OpColumns | tuple):
             return tuple(self) == tuple(other)
@@ -147,6 +155,14 @@ def how_many(ops: Sequence[Op], wanted: Callable[[Op], bool]) -> int:
         return sum(1 for op in ops if wanted(op))
     yes = [wanted(one) for one in ops.kinds]
     return sum(count for kind, count in Counter(ops.kind).items() if yes[kind])
+
+
+def each(ops: Sequence[Op], wanted: Callable[[Op], bool], of: Callable[[Op], str]) -> list[str]:
+    """What ``of`` tells of each operation that is ``wanted``; both depend on no column."""
+    if not isinstance(ops, OpColumns):
+        return [of(op) for op in ops if wanted(op)]
+    told = [of(one) if wanted(one) else None for one in ops.kinds]
+    return [text for kind in ops.kind if (text := told[kind]) is not None]
 
 
 def newest_ns(ops: Sequence[Op]) -> int:
