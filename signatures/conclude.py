@@ -168,11 +168,13 @@ def _asks(
     it: Situation, outcome: Outcome, candidates: Sequence[Candidate], analysis: Analysis
 ) -> tuple[str, ...]:
     """What to fetch next: only where the evidence leaves something open, most telling first."""
-    if outcome == "healthy":
-        return ()
+    if outcome == "healthy":  # those who left nothing may be the ones in trouble
+        return tuple(str(one) for one in analysis.asks[:1])
     asks: list[str] = []
     shown = {c.id for c in candidates}
     if outcome == "cannot-tell":
+        if any(not root.ranks or not root.sure for root in analysis.hang.roots):
+            asks += [str(one) for one in analysis.asks[:2]]  # who comes before why
         told = separators([m for m in it.matches if m.id in shown], it.facts, it.library)
         asks += map(str, told)
         done = {one.text for one in told}

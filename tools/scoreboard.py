@@ -3,7 +3,8 @@
 Each case is a folder with a ``truth.json``. Right is: an acceptable id first and diagnosed; for a
 case that evidence cannot decide, no diagnosis (or an acceptable one). ``--shuffle SEED`` changes
 hosts, paths, addresses, sizes and sequence numbers of every case at random, consistently within
-the case; a score that falls then was learnt by heart.
+the case; a score that falls then was learnt by heart. ``--synthetic`` scores generated dumps of
+every fault and every culprit, torchfrtrace beside (tools/synthetic.py).
 """
 
 from __future__ import annotations
@@ -159,8 +160,14 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--shuffle", type=int, metavar="SEED")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name} as well")
     parser.add_argument("--only", default="", help="cases whose name or cause holds this text")
+    parser.add_argument("--synthetic", action="store_true",
+                        help="score generated dumps instead, torchfrtrace beside (minutes)")  # fmt: skip
     given = parser.parse_args(argv)
     sys.path.append(str(HERE))
+    if given.synthetic:
+        import synthetic  # type: ignore[import-not-found]
+
+        return int(synthetic.main(given.write))
     boards: dict[str, list[Score]] = {}
     for folder in given.folders or [f for f in CORPORA if f.is_dir()]:
         found = [c for c in cases(folder) if given.only in c.name + " " + c.cause]

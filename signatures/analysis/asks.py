@@ -9,6 +9,7 @@ from fabwatch.signatures.analysis.model import Ask, Root
 from fabwatch.signatures.analysis.roots import Scene
 from fabwatch.signatures.analysis.situation import Assembled
 from fabwatch.signatures.analysis.snapshots import Motion
+from fabwatch.signatures.asking import ranks_text
 from fabwatch.watchdog.evidence.known import Known
 from fabwatch.watchdog.evidence.observations import RankTrace
 
@@ -26,7 +27,10 @@ def next_steps(
     """The two to five things that would decide, most decisive first, without doubles."""
     out: list[Ask] = []
     pid_of = {rank: pid for pid, rank in pids.items()}
+    recorded = {trace.rank for trace in traces}
     for root in roots:
+        if lost := [rank for rank in root.unseen if rank not in recorded]:
+            out.append(_dumps(lost, hosts))
         out += _for_root(root, scene, hosts, pid_of)
     if (
         not roots and made.situation.heads and motion.of(made.situation.heads) is Known.UNKNOWN
@@ -35,7 +39,7 @@ def next_steps(
         and (motion.of(made.situation.heads) is Known.UNKNOWN)
     ):
         out.append(_twice())
-    if not roots and made.situation.absent and traces and made.situation.heads:
+    if not roots and made.situation.absent and traces:
         out.append(_dumps(sorted(made.situation.absent), hosts))
     return list(dict.fromkeys(out))[:6]
 
@@ -49,6 +53,8 @@ def _twice() -> Ask:
 
 
 def _names(ranks: Sequence[int], hosts: Mapping[int, str]) -> str:
+    if not any(rank in hosts for rank in ranks):
+        return ranks_text(ranks)
     shown = [f"{r} on {hosts[r]}" if r in hosts else str(r) for r in ranks[:8]]
     more = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(shown)}{more}"
@@ -100,7 +106,7 @@ def _for_root(
                 "flight-recorder pickles with frames of all ranks",
             )
         ]
-    if root.kind == model.SIZE_MISMATCH and not root.ranks:
+    if root.kind == model.SIZE_MISMATCH and not root.ranks and not root.unseen:
         return [_dumps(suspects or sorted(scene.situation.absent), hosts)]
     return []
 

@@ -49,8 +49,8 @@ def mismatches(
             continue
         key = (group, found[0].seq)
         ops = by_seq[found[0].seq]
-        odd = [r for r in found[0].ranks if r in ops][:4]
-        rest = [r for r in ops if r not in found[0].ranks][:2]
+        odd = [r for r in found[0].odd if r in ops][:4]
+        rest = [r for r in ops if r not in found[0].odd][:2]
         out[key] = found
         cites[key] = tuple(recorded.logs[r].cite(ops[r]) for r in (*odd, *rest))
     for one in log.splits:

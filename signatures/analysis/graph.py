@@ -12,6 +12,25 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+SYNCHRONISING = frozenset(
+    {
+        "all_reduce",
+        "all_reduce_coalesced",
+        "all_gather",
+        "all_gather_base",
+        "all_gather_coalesced",
+        "all_gather_into_tensor_coalesced",
+        "reduce_scatter",
+        "reduce_scatter_base",
+        "reduce_scatter_tensor_coalesced",
+        "all_to_all",
+        "all_to_all_base",
+        "barrier",
+        "monitored_barrier",
+    }
+)
+"""Operations that nobody can finish before everybody has entered."""
+
 Node = int
 """Ranks are their own numbers; operation nodes are ``-1 - index``."""
 
@@ -59,7 +78,10 @@ class Situation:
 
 @dataclass(slots=True)
 class OpNode:
-    """One operation that is somebody's head, who waits in it and who holds it up."""
+    """One operation that is somebody's head, who waits in it and who holds it up.
+
+    ``unseen`` members left nothing, but must have entered: others finished what needs everybody.
+    """
 
     group: str
     seq: int
@@ -69,6 +91,7 @@ class OpNode:
     behind: list[int] = field(default_factory=list)
     absent: list[int] = field(default_factory=list)
     finishers: list[int] = field(default_factory=list)
+    unseen: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -182,6 +205,8 @@ def _hold_up(situation: Situation, graph: Graph, group: str, indexes: list[int])
             head = heads.get(rank)
             if head is not None and (head.is_p2p or (head.group, head.seq) != (group, seq)):
                 node.blockers.append(rank)
+        if node.finishers and node.op in SYNCHRONISING:
+            node.absent, node.unseen = [], node.absent
 
 
 def _find_sinks(graph: Graph) -> None:

@@ -18,7 +18,8 @@ class Split:
     """A disagreement at one operation.
 
     ``aspect`` is type, size, dtype, root or call-site. ``ranks`` is the minority, or everybody in
-    a tie. ``values`` maps a readable value to its ranks, most common first.
+    a tie, or () while members whose call nobody has seen may turn the majority; these are then
+    ``unseen``. ``values`` maps a readable value to its ranks, most common first.
     """
 
     group: str
@@ -29,6 +30,14 @@ class Split:
     tie: bool
     values: tuple[tuple[str, tuple[int, ...]], ...]
     unfinished: bool = True
+    unseen: tuple[int, ...] = ()
+
+    @property
+    def odd(self) -> tuple[int, ...]:
+        """Whoever differs from the most common value seen; everybody if none is."""
+        counts = [len(who) for _, who in self.values]
+        rest = self.values if counts.count(counts[0]) > 1 else self.values[1:]
+        return tuple(sorted(r for _, who in rest for r in who))
 
 
 def family(op: str) -> str:
@@ -54,19 +63,43 @@ def vote(values: Mapping[int, Hashable]) -> tuple[tuple[int, ...], bool]:
     return tuple(sorted(r for r, v in values.items() if v != counts[0][0])), False
 
 
+def settled(values: Mapping[int, Hashable], unseen: int) -> bool:
+    """Whether the minority stays to blame however ``unseen`` more members would have voted.
+
+    The most common value must lead by as many as are unseen: at worst it is a tie then, which
+    blames the minority too.
+    """
+    counts = [n for _, n in Counter(values.values()).most_common(2)]
+    return not unseen or counts[0] - (counts[1] if len(counts) > 1 else 0) >= unseen
+
+
 def split(
-    group: str, seq: int, op: str, aspect: str, values: Mapping[int, Hashable], unfinished: bool
+    group: str,
+    seq: int,
+    op: str,
+    aspect: str,
+    values: Mapping[int, Hashable],
+    unfinished: bool,
+    members: Sequence[int] = (),
 ) -> Split | None:
-    """A Split when ``values`` (rank -> value) disagree, else None."""
+    """A Split when ``values`` (rank -> value) disagree, else None.
+
+    ``members`` are all who should have called; () when that is not known.
+    """
     ranks, tie = vote(values)
     if not ranks:
         return None
+    unseen: tuple[int, ...] = tuple(r for r in members if r not in values)
+    if settled(values, len(unseen)):
+        unseen = ()
+    else:
+        ranks, tie = (), False
     by_value: dict[str, list[int]] = defaultdict(list)
     for rank, value in values.items():
         by_value[str(value)].append(rank)
     table = sorted(by_value.items(), key=lambda item: (-len(item[1]), item[0]))
     readable = tuple((value, tuple(sorted(who))) for value, who in table)
-    return Split(group, seq, op, aspect, ranks, tie, readable, unfinished)
+    return Split(group, seq, op, aspect, ranks, tie, readable, unfinished, unseen)
 
 
 def find(group: str, members: Sequence[int], by_seq: Lanes) -> list[Split]:
@@ -90,21 +123,21 @@ def _compare(group: str, seq: int, members: Sequence[int], ops: Mapping[int, Op]
     unfinished = any(not op.finished for op in ops.values())
     kinds = {rank: family(op.op) for rank, op in ops.items()}
     name = Counter(kinds.values()).most_common(1)[0][0]
-    differs = split(group, seq, name, "type", kinds, unfinished)
+    differs = split(group, seq, name, "type", kinds, unfinished, members)
     if differs:
         return [differs]
     if name in SCALE_FREE:
         return []
     out = []
     sizes = _sizes(name, members, ops)
-    if sizes and (one := split(group, seq, name, "size", sizes, unfinished)):
+    if sizes and (one := split(group, seq, name, "size", sizes, unfinished, members)):
         out.append(one)
     dtypes = {
         r: (op.dtypes_in or op.dtypes_out)[0]
         for r, op in ops.items()
         if op.dtypes_in or op.dtypes_out
     }
-    if one := split(group, seq, name, "dtype", dtypes, unfinished):
+    if one := split(group, seq, name, "dtype", dtypes, unfinished, members):
         out.append(one)
     return out
 

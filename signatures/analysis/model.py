@@ -37,6 +37,7 @@ class Root:
     separate one, and then ``suspects`` holds those who are left. ``others`` wait on it. ``seq`` is
     -1 when unknown. ``sure`` is False when a gap in the evidence, not the evidence, points there.
     ``first_use``: a group of a deadlock had completed nothing before, so its order was never right.
+    ``unseen``: members whose dumps would separate the culprits.
     """
 
     ranks: tuple[int, ...]
@@ -52,6 +53,7 @@ class Root:
     suspects: tuple[int, ...] = ()
     why: str = ""
     first_use: bool = False
+    unseen: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,30 +8,19 @@ from dataclasses import dataclass, field, replace
 
 from fabwatch.signatures.analysis import model, p2p
 from fabwatch.signatures.analysis.exits import Deaths
-from fabwatch.signatures.analysis.graph import Graph, Head, OpNode, Sink, Situation
-from fabwatch.signatures.analysis.mismatch import Split
+from fabwatch.signatures.analysis.graph import (
+    SYNCHRONISING,
+    Graph,
+    Head,
+    OpNode,
+    Sink,
+    Situation,
+)
+from fabwatch.signatures.analysis.mismatch import Split, settled
 from fabwatch.signatures.analysis.model import Root
 from fabwatch.signatures.analysis.stages import Stage
+from fabwatch.signatures.asking import ranks_text
 from fabwatch.watchdog.evidence.known import Known
-
-SYNCHRONISING = frozenset(
-    {
-        "all_reduce",
-        "all_reduce_coalesced",
-        "all_gather",
-        "all_gather_base",
-        "all_gather_coalesced",
-        "all_gather_into_tensor_coalesced",
-        "reduce_scatter",
-        "reduce_scatter_base",
-        "reduce_scatter_tensor_coalesced",
-        "all_to_all",
-        "all_to_all_base",
-        "barrier",
-        "monitored_barrier",
-    }
-)
-"""Operations that nobody can finish before everybody has entered."""
 
 
 @dataclass(slots=True)
@@ -269,7 +258,9 @@ def _lag(node: OpNode, scene: Scene, frame: str, cites: tuple[str, ...], sink: S
     label = scene.labels.get(node.group, node.group)
     late, done = tuple(sorted(node.waiters)), tuple(sorted(node.finishers))
     others = tuple(sorted({*late, *done, *sink.others}))
-    if len(late) < len(done) or _lag_of(node, scene) >= 2:
+    sides = {**dict.fromkeys(late, False), **dict.fromkeys(done, True)}
+    clear = settled(sides, len(node.unseen))
+    if (clear and len(late) < len(done)) or _lag_of(node, scene) >= 2:
         return Root(
             late,
             model.COMPLETION_LAG,
@@ -282,7 +273,7 @@ def _lag(node: OpNode, scene: Scene, frame: str, cites: tuple[str, ...], sink: S
             "device",
             why=f"peers are {_lag_of(node, scene)} operations further",
         )
-    if len(done) < len(late):
+    if clear and len(done) < len(late):
         return Root(
             done,
             model.COMPLETION_LAG,
@@ -309,6 +300,7 @@ def _lag(node: OpNode, scene: Scene, frame: str, cites: tuple[str, ...], sink: S
         "device",
         False,
         others,
+        unseen=tuple(node.unseen),
     )
 
 
@@ -332,11 +324,13 @@ def mismatch_root(found: Split, scene: Scene, waiting: Sequence[int]) -> Root:
     why = "; ".join(f"{value}: ranks {_short(ranks)}" for value, ranks in found.values[:4])
     if found.tie:
         why += "; a tie blames both sides"
+    elif found.unseen:
+        why += f"; how {ranks_text(found.unseen)} called is not known, and may turn the majority"
     heads = scene.situation.heads
-    frame = next((heads[r].frame for r in found.ranks if r in heads and heads[r].frame), "")
+    frame = next((heads[r].frame for r in found.odd if r in heads and heads[r].frame), "")
     if not frame:
         frame = next(
-            (str(s.frame) for r in found.ranks if (s := scene.stages.get(r)) and s.frame), ""
+            (str(s.frame) for r in found.odd if (s := scene.stages.get(r)) and s.frame), ""
         )
     return Root(
         found.ranks,
@@ -348,7 +342,10 @@ def mismatch_root(found: Split, scene: Scene, waiting: Sequence[int]) -> Root:
         scene.split_cites.get(key, ()),
         tuple(sorted(set(waiting) - set(found.ranks))),
         "collective",
+        sure=not found.unseen,
+        suspects=found.odd if found.unseen else (),
         why=why,
+        unseen=found.unseen,
     )
 
 

@@ -7,12 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fabwatch.signatures.analysis import p2p
-from fabwatch.signatures.analysis.graph import Head, Situation
+from fabwatch.signatures.analysis.graph import SYNCHRONISING, Head, Situation
 from fabwatch.signatures.analysis.logs import Logs, log_groups
 from fabwatch.signatures.analysis.mismatch import call_site
 from fabwatch.signatures.analysis.normalise import DEFAULT_GROUPS, GLOO_LIKE, Recorded
 from fabwatch.signatures.analysis.ras import Ras
-from fabwatch.signatures.analysis.roots import SYNCHRONISING
 from fabwatch.signatures.analysis.stages import Stage
 from fabwatch.watchdog.evidence.observations import Frame
 

@@ -151,8 +151,11 @@ def _waiting(verdict: Verdict, now: float | None) -> _Told:
 def _healthy(verdict: Verdict, now: float | None) -> _Told:
     seen = f"{counted(len(verdict.ranks), 'rank')} seen. " if verdict.ranks else ""
     below = f"{seen}This speaks for what was looked at, not for what the gaps hide."
-    doubts = Section("doubts", tuple(_doubts(verdict)))
-    return "healthy", "Nothing wrong was found", below, [doubts]
+    sections = [
+        Section("doubts", tuple(_doubts(verdict))),
+        Section("fetch next", _asks(verdict, None), most=1),
+    ]
+    return "healthy", "Nothing wrong was found", below, sections
 
 
 # ------------------------------------------------------------------ who
