@@ -160,8 +160,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--shuffle", type=int, metavar="SEED")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name} as well")
     parser.add_argument("--only", default="", help="cases whose name or cause holds this text")
-    parser.add_argument("--synthetic", action="store_true",
-                        help="score generated dumps instead, torchfrtrace beside (minutes)")  # fmt: skip
+    parser.add_argument("--synthetic", action="store_true", help="score generated dumps instead")
     given = parser.parse_args(argv)
     sys.path.append(str(HERE))
     if given.synthetic:

@@ -72,7 +72,10 @@ def test_what_is_called_exact_holds_however_the_hidden_members_called(size):
             assert told.kind != "exact"
             continue
         possible = [
-            blamed({r: "odd" if r == 0 else "usual" for r in seen} | dict(zip(hidden, calls)))
+            blamed(
+                {r: "odd" if r == 0 else "usual" for r in seen}
+                | dict(zip(hidden, calls, strict=True))
+            )
             for calls in product(["odd", "usual"], repeat=len(hidden))
         ]
         always = set.intersection(*possible)
