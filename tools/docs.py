@@ -1,7 +1,7 @@
 """Write the generated docs, or with --check say which are stale.
 
 docs/facts.md comes from the vocabulary, docs/signatures-index.md from the library, docs/cli.md
-from the command line itself.
+from the command line itself, docs/faults.md from the faults of the chaos side.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ sys.path[:] = [p for p in sys.path if Path(p).resolve() != HERE]
 
 import click  # noqa: E402
 
+from fabwatch.chaos.catalogue import page as faults_page  # noqa: E402
 from fabwatch.cli import cli  # noqa: E402
 from fabwatch.signatures.loader import load  # noqa: E402
 from fabwatch.watchdog.evidence.vocabulary import SOURCES, VOCABULARY  # noqa: E402
@@ -97,11 +98,21 @@ def walk(
     return found
 
 
+def faults() -> str:
+    """The table of faults."""
+    return f"# Faults\n\n{NOTE}\n\n{faults_page()}"
+
+
 def _cell(text: str) -> str:
     return re.sub(r"\s+", " ", text).replace("|", "\\|")
 
 
-PAGES = {"facts.md": facts, "signatures-index.md": signatures, "cli.md": commands}
+PAGES = {
+    "facts.md": facts,
+    "signatures-index.md": signatures,
+    "cli.md": commands,
+    "faults.md": faults,
+}
 """File in docs/ -> what makes it."""
 
 

@@ -1,0 +1,1 @@
+"""Helper processes that carry a fault; see chaos/helpers.py."""
