@@ -14,7 +14,7 @@ from fabwatch import commands
 from fabwatch.commands.run import command as run
 from fabwatch.commands.run import wrapper_options
 
-LATER = frozenset({"attach", "baseline", "diff", "doctor", "drill", "report", "testbed"})
+LATER = frozenset({"attach", "baseline", "diff", "doctor", "drill", "report"})
 """Words that will be commands: not launched by accident, so that no script changes its meaning."""
 
 
