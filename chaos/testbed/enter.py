@@ -63,11 +63,11 @@ def main(argv: list[str]) -> int:
         signal.signal(number, lambda got, _frame: os.kill(child, got))
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
+        fatal = os.WTERMSIG(status)
         with suppress(OSError, ValueError):
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-        return 128 + number
+            signal.signal(fatal, signal.SIG_DFL)
+            os.kill(os.getpid(), fatal)
+        return 128 + fatal
     return os.WEXITSTATUS(status)
 
 
