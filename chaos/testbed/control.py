@@ -179,6 +179,8 @@ def start(
         command,
         stdin=stdin,
         stdout=subprocess.PIPE,
+        # A bed that outlives its maker must not hold open what its maker's reader waits for.
+        stderr=subprocess.DEVNULL if detached else None,
         start_new_session=True,
         pass_fds=(keep,) if detached else (),
     )
