@@ -77,7 +77,9 @@ _TELLING = frozenset({"flight-recorder", "pg-status", "exit", "exception", "watc
 _BY_SIGNS = frozenset({"python-stack", "job-log", "nccl-log", "ras"})
 """Sources in which a standstill looks like health: they need a sign that the job gets on."""
 
-_SIGNS = ("progress.advancing", "progress.reported")
+_SIGNS = ("progress.advancing", "progress.resumed", "job.completed")
+"""Two looks that differ, progress after an alarm, the job's own last word. Not mere progress: the
+log of a job that hangs ends in it too."""
 
 
 @dataclass(frozen=True, slots=True)

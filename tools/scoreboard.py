@@ -59,7 +59,8 @@ def judge(case: Case, verdict: Verdict) -> Score:
     out.in_three = any(one in case.right for one in top[:3])
     first_right = bool(top) and top[0] in case.right
     if case.expected == "healthy":
-        out.result = "right" if verdict.outcome == "healthy" else "wrong"
+        quiet = verdict.outcome == "cannot-tell" and not diagnosed
+        out.result = "right" if verdict.outcome == "healthy" else "abstained" if quiet else "wrong"
     elif case.expected in UNDECIDED:
         if not diagnosed:
             out.result = "silent" if verdict.outcome == "healthy" else "right"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from fabwatch.signatures.analysis.mismatch import vote
 from fabwatch.watchdog.evidence.facts import Facts, fact
@@ -101,6 +102,8 @@ def _one(
     out.comms.append(CommCounts(name, size, totals, op, len(seen), frozen, cites, counts))
     if len(seen) > 1:
         (out.frozen if frozen else out.advanced).update(last)
+    if _all_moved([counts for _, counts in seen]):
+        facts.add(fact("progress.advancing", ranks=last, cites=cites, said_by="ras"))
     if op and frozen:
         values = {rank: dict(counts).get(op, 0) for rank, counts in last.items()}
         ranks, tie = vote(values)
@@ -116,6 +119,16 @@ def _one(
                 polls=len(seen),
             )
         )
+
+
+def _all_moved(seen: Sequence[Mapping[int, tuple[tuple[str, int], ...]]]) -> bool:
+    """Whether every rank launched more from each poll to the next one."""
+    totals = [{rank: sum(n for _, n in one) for rank, one in counts.items()} for counts in seen]
+    told = [one for one in totals if one]
+    return len(told) > 1 and all(
+        now.keys() == then.keys() and all(now[rank] > then[rank] for rank in now)
+        for then, now in pairwise(told)
+    )
 
 
 def _differing(counts: Mapping[int, tuple[tuple[str, int], ...]]) -> tuple[str, int, int]:

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from fabwatch.signatures.analysis.shaped import HARMLESS
 from fabwatch.watchdog.evidence.facts import Facts, fact
 from fabwatch.watchdog.evidence.observations import LogEvent
 
@@ -14,6 +15,8 @@ _SLOWER = 3.0
 _APART = 20
 _BAR = "shape:bar.running"
 _STEPS = frozenset({"shape:progress.reported", "progress.rate", "progress.last"})
+_COMPLETED = "shape:job.completed"
+_ALARMS = frozenset({"shape:error.unexplained", "shape:wait.reported"})
 _GETS_ON = 3
 _LONG_S = 300.0
 _NEARLY = 0.8
@@ -29,6 +32,7 @@ def say(events: Iterable[LogEvent], rank_of_pid: Mapping[int, int], facts: Facts
     """Add facts that need several lines of one or more logs."""
     events = list(events)
     _slowed(events, facts)
+    _resumed(events, facts)
     _set_up(events, rank_of_pid, facts)
     _working(events, facts)
     _gone(events, facts)
@@ -79,20 +83,42 @@ def _slowed(events: list[LogEvent], facts: Facts) -> None:
 
 
 def gets_on(events: Iterable[LogEvent]) -> set[str]:
-    """Paths of logs that end in ordinary progress: steps after whatever errors they hold."""
-    steps: dict[str, list[int]] = defaultdict(list)
+    """Paths of logs that end in ordinary progress: steps or a good end after all errors."""
+    steps: dict[str, set[int]] = defaultdict(set)
     bad: dict[str, int] = {}
     for event in events:
+        path = event.source.path
         if event.kind in _STEPS:
-            steps[event.source.path].append(event.line)
-        elif event.kind in ("shape:error.unexplained", "shape:wait.reported"):
-            bad[event.source.path] = max(event.line, bad.get(event.source.path, 0))
+            steps[path].add(event.line)
+        elif event.kind == _COMPLETED:
+            steps[path].update(range(event.line, event.line + _GETS_ON))
+        elif event.kind in _ALARMS:
+            bad[path] = max(event.line, bad.get(path, 0))
     return {
         path
         for path, lines in steps.items()
-        if len(set(lines)) >= _GETS_ON
-        and (path not in bad or len({n for n in lines if n > bad[path]}) >= _GETS_ON)
+        if len({line for line in lines if line > bad.get(path, -1)}) >= _GETS_ON
     }
+
+
+def _resumed(events: list[LogEvent], facts: Facts) -> None:
+    """Logs in which the job went on after lines that sound alarming, the harmless ones too.
+
+    A log that only ends in progress says nothing: that of a job that hangs ends so as well. An
+    alarm that was followed by progress was not what stops a job.
+    """
+    calm = gets_on(events)
+    harmless = [e for e in events if e.kind in _ALARMS or e.kind == HARMLESS]
+    for path in sorted(calm):
+        mine = [event for event in harmless if event.source.path == path]
+        if not mine:
+            continue
+        last = max(mine, key=lambda event: event.line)
+        after = [e for e in events if e.source.path == path and e.line > last.line]
+        steps = [e for e in after if e.kind in _STEPS or e.kind == _COMPLETED]
+        if len({e.line for e in steps}) >= _GETS_ON:
+            cites = [last.cite, steps[-1].cite]
+            facts.add(fact("progress.resumed", cites=cites, alarms=len(mine)))
 
 
 # ---------------------------------------------------------------------- set-up
@@ -104,6 +130,7 @@ class _SetUp:
     finished: set[str] = field(default_factory=set)
     built: LogEvent | None = None
     completes: int = 0
+    destroyed: LogEvent | None = None
 
 
 def _set_up(events: list[LogEvent], rank_of_pid: Mapping[int, int], facts: Facts) -> None:
@@ -119,6 +146,11 @@ def _set_up(events: list[LogEvent], rank_of_pid: Mapping[int, int], facts: Facts
             seen[key].completes += 1
         elif event.kind == "shape:init.reached-rings":
             seen[key].built = event
+        elif event.kind == "shape:communicator.destroyed":
+            seen[key].destroyed = event
+    ended = [one.destroyed for one in seen.values() if one.destroyed is not None]
+    if ended and len(ended) == len(seen):  # every process that is known took its own down
+        facts.add(fact("job.completed", cites=[event.cite for event in ended[:4]], said_by="nccl"))
     if not seen:
         facts.unknowable.add("init.incomplete")
     for (host, pid), one in seen.items():

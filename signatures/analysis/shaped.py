@@ -20,6 +20,8 @@ from fabwatch.watchdog.evidence.text_shapes import in_text
 _CITES = 6
 _HIDDEN = frozenset({"shape", "pid", "local_rank", "task"})
 _PASSING = frozenset({"shape:error.unexplained", "shape:wait.reported"})
+HARMLESS = "shape:line.harmless"
+"""Lines that sound alarming and that their own software's documentation or source acquits."""
 _SAME_S = 0.001
 _STATES = frozenset(
     {"gpu", "interfaces", "sockets", "process", "pressure", "environment", "libraries"}
@@ -58,11 +60,15 @@ def say(
     left out: the job got over them.
     """
     shapes = known()
+    events = list(events)
+    harmless = {(e.source.path, e.line) for e in events if e.kind == HARMLESS}
     seen: dict[tuple[object, ...], _Seen] = {}
     kinds: dict[tuple[object, ...], int] = {}
     for event in events:
         if event.kind.startswith(KIND):
-            if event.source.path in calm and event.kind in _PASSING:
+            if event.kind in _PASSING and (
+                event.source.path in calm or (event.source.path, event.line) in harmless
+            ):
                 continue
             shape = shapes.by_origin.get(event.get("shape"))
             if shape is not None and applies(shape.applies_to, versions) is not False:

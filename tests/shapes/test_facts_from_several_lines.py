@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fabwatch.signatures.analysis import analyse
+from fabwatch.signatures.diagnose import diagnose
 from fabwatch.watchdog.evidence.facts import Fact, Facts
 from fabwatch.watchdog.evidence.known import Known
 from fabwatch.watchdog.evidence.reading import read
@@ -156,3 +157,76 @@ def test_two_sends_without_a_receive_wait_for_each_other(
     calls = SEND.format(pid=1111, c="a1", peer=1, op="Send")
     calls += SEND.format(pid=2222, c="b2", peer=0, op=op)
     assert len(facts(tmp_path, nccl__log=start + calls).of("p2p.deadlocked")) == many
+
+
+ITERATIONS = "".join(f"Iteration {n}: loss 2.5, 1.6 s\n" for n in range(1100, 1140, 10))
+REREGISTERED = "n1:1:9 [0] transport/net_ib.cc:95 NCCL WARN NET/IB : Got async event : {event}\n"
+
+
+def outcome(tmp_path: Path, **files: str) -> str:
+    for name, text in files.items():
+        (tmp_path / name.replace("__", ".")).write_text(text)
+    return diagnose(read([tmp_path])).outcome
+
+
+def test_an_alarm_that_steps_followed_is_health_and_steps_alone_are_not(tmp_path: Path) -> None:
+    alarm = REREGISTERED.format(event="client reregistration")
+    for name, log, expected in (
+        ("after", ITERATIONS + alarm + ITERATIONS, "healthy"),
+        ("before", ITERATIONS + alarm, "cannot-tell"),
+        ("alone", ITERATIONS, "cannot-tell"),
+    ):
+        (tmp_path / name).mkdir()
+        assert outcome(tmp_path / name, train__log=log) == expected, name
+
+
+def test_a_job_that_says_that_it_ended_well_is_healthy_unless_it_fails_after_that(
+    tmp_path: Path,
+) -> None:
+    end = "{'train_runtime': 12.2, 'train_loss': 3.1, 'epoch': 1.0}\n"
+    for name, log, expected in (
+        ("well", ITERATIONS + end, "healthy"),
+        ("badly", ITERATIONS + end + "2026-01-01 ERROR something broke\n", "cannot-tell"),
+    ):
+        (tmp_path / name).mkdir()
+        assert outcome(tmp_path / name, train__log=log) == expected, name
+
+
+INIT_COMPLETE = (
+    "h:{pid}:1 [0] NCCL INFO ncclCommInitRank comm 0x5{pid} rank {r} nranks 2 cudaDev 0 nvmlDev 0 "
+    "busId 60 commId 0x7d - Init COMPLETE\n"
+)
+DESTROY_COMPLETE = (
+    "h:{pid}:1 [0] NCCL INFO comm 0x5{pid} rank {r} nranks 2 cudaDev 0 busId 60 "
+    "- Destroy COMPLETE\n"
+)
+
+
+def test_a_job_whose_every_process_took_its_communicator_down_has_ended_well(
+    tmp_path: Path,
+) -> None:
+    init = INIT_COMPLETE.format(pid=71, r=0) + INIT_COMPLETE.format(pid=72, r=1)
+    ends = [DESTROY_COMPLETE.format(pid=71, r=0), DESTROY_COMPLETE.format(pid=72, r=1)]
+    assert facts(tmp_path / ".", nccl__log=init + "".join(ends)).of("job.completed")
+    assert not facts(tmp_path / ".", nccl__log=init + ends[0]).of("job.completed")
+
+
+RAS_POLL = (
+    "$ ncclras -v\nNCCL version 2.28.9 compiled with CUDA 13.0\n\nCommunicators... (0.00s)\n\n"
+    "    0         1         4         8        32        32   RUNNING  MISMATCH\n\n"
+    "#0-0 (5e0c9aa1b2d47c10) MISMATCH\n"
+    "  Communicator ranks have different AllGather operation counts\n"
+    "  30 ranks have launched up to operation {low}\n"
+    "  2 ranks have launched up to operation {high}\n"
+    "  Rank 12 -- GPU 4 managed by process 51 on node 10.77.1.3\n"
+    "  Rank 13 -- GPU 5 managed by process 52 on node 10.77.1.3\n"
+)
+
+
+def test_polls_pasted_into_one_file_are_several_looks(tmp_path: Path) -> None:
+    moved = RAS_POLL.format(low=10, high=11) + RAS_POLL.format(low=80, high=81)
+    assert facts(tmp_path, ras__txt=moved).of("progress.advancing")
+    stood = RAS_POLL.format(low=10, high=11) * 2
+    found = facts(tmp_path, ras__txt=stood)
+    assert not found.of("progress.advancing")
+    assert one(found, "collective.count-mismatched").get("polls") == 2

@@ -147,8 +147,13 @@ def test_an_error_line_that_nothing_explains_is_not_health() -> None:
 @pytest.mark.parametrize("source", ["nccl-log", "job-log", "ras", "python-stack"])
 def test_what_may_show_a_standstill_is_health_only_with_a_sign_of_progress(source: str) -> None:
     assert verdict(looked=(source,)).outcome == "cannot-tell"
-    steps = fact("progress.reported", count=9)
-    assert verdict(steps, looked=(source,)).outcome == "healthy"
+    for sign in ("progress.advancing", "progress.resumed", "job.completed"):
+        assert verdict(fact(sign), looked=(source,)).outcome == "healthy"
+
+
+@pytest.mark.parametrize("source", ["nccl-log", "job-log", "ras"])
+def test_steps_alone_are_not_health_for_the_log_of_a_hang_ends_in_them_too(source: str) -> None:
+    assert verdict(fact("progress.reported", count=9), looked=(source,)).outcome == "cannot-tell"
 
 
 def test_a_standstill_that_only_the_watch_saw_is_waiting_then_cannot_tell() -> None:

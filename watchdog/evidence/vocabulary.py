@@ -325,6 +325,9 @@ VOCABULARY: dict[str, Entry] = {
         "job-log",
         silent=("job-log",),
     ),
+    "progress.resumed": _e(
+        "steps go on after lines that sound alarming; alarms", "job-log", silent=("job-log",)
+    ),
     "proxy.waiting-on-wire": _e(
         "NCCL's proxy posted transfers that do not complete", "nccl-log", silent=("nccl-log",)
     ),

@@ -10,7 +10,7 @@ Example::
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -32,6 +32,7 @@ MAKES = ("ras",)
 
 RAS_KINDS = "ras.<event> in lower case, with fields host, pid, device, details"
 MAX_RANKS = 1_000_000
+MAX_POLLS = 1000
 _LIMIT = 128 * 1024 * 1024
 
 _REFUSED = re.compile(
@@ -110,7 +111,7 @@ def parse(artefact: Artefact) -> Parsed:
     if re.search(r"^\[[\d :-]{19}\] [A-Z]+_", body, re.M):
         return _monitor(artefact, text)
     if "compiled with CUDA" in text:
-        return Parsed((_text(text, source),), (), (source,))
+        return Parsed(tuple(_polls(text, source)), (), (source,))
     return _nobody(source)
 
 
@@ -225,6 +226,18 @@ def _derived(ranks: list[RasRank]) -> tuple[str, tuple[str, ...]]:
 
 
 # ------------------------------------------------------------------ text
+
+
+def _polls(text: str, source: Source) -> list[RasReport]:
+    """Answers to several polls in one file, each a snapshot of its own."""
+    starts = [match.start() for match in re.finditer(_HEADER.pattern, text, re.M)][:MAX_POLLS]
+    if len(starts) < 2:
+        return [_text(text, source)]
+    ends = [*starts[1:], len(text)]
+    return [
+        _text(text[start:end], replace(source, snapshot=source.snapshot + index))
+        for index, (start, end) in enumerate(zip(starts, ends, strict=True))
+    ]
 
 
 @dataclass
