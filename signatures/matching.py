@@ -108,10 +108,14 @@ def _blocks(signature: Signature, places: Places) -> list[Block | None]:
     """The places that may be to blame, cut so that each clue is uniform within a block."""
     name = signature.blamed
     binding = [clue for clue in signature.clues if clue.name == name] if name else []
-    whole = places.whole(fact for clue in binding for fact in places.matching(clue))
+    facts = [fact for clue in binding for fact in places.matching(clue)]
+    whole = places.whole(facts)
     if whole is None:
         return [None]
     blocks = [whole]
+    apart = [fact for fact in facts if fact.where and not getattr(fact.where, whole.kind)]
+    if whole.kind != "ranks" and (more := places.whole(apart)) is not None:
+        blocks.append(more)  # what names only a link is not about the hosts that others name
     for clue in signature.clues:
         if name in (clue.name, clue.on):
             blocks = _cut(blocks, clue, places)

@@ -112,6 +112,7 @@ def look(measured: Iterable[Measured], facts: Facts) -> None:
         if thing.kind in ("rdma-port", "nic"):
             _counters(thing, made)
     _slow_ports(ports, made)
+    _paths([t for t in things if t.kind == "path"], made)
     measured_gpu.look([t for t in things if t.kind in ("gpu", "nvlink", "topology")], made)
     _modules([t for t in things if t.kind == "module"], made)
     _environments([t for t in things if t.kind == "environment"], made)
@@ -339,6 +340,61 @@ def _pressure(thing: _Thing, facts: Facts) -> None:
         facts.add(fact(name, hosts=thing.hosts, cites=thing.cites(key), avg10=value))
 
 
+_HALF = 50.0
+"""A share of all periods since the start that no window of a healthy cgroup would explain."""
+
+
+def _quota(thing: _Thing, facts: Facts) -> None:
+    """How much of a window a cgroup was throttled; of one look, only a share beyond doubt."""
+    periods, throttled = thing.series("nr_periods"), thing.series("nr_throttled")
+    if not periods or len(periods) != len(throttled):
+        return
+    over = "window"
+    total, held = periods[-1][0] - periods[0][0], throttled[-1][0] - throttled[0][0]
+    cites = [throttled[0][1], throttled[-1][1]]
+    if len(periods) < 2 or total <= 0:
+        over, total, held = "lifetime", periods[-1][0], throttled[-1][0]
+    percent = 100 * held / total if total > 0 else 0.0
+    if over == "window" or percent >= _HALF:
+        facts.add(
+            fact("cpu.quota-throttled", hosts=thing.hosts, cites=cites,
+                 percent=round(percent), over=over)
+        )  # fmt: skip
+
+
+_LARGE = 1473
+"""Payload that does not fit into an Ethernet frame of the usual size."""
+
+
+def _way(run: _Thing) -> str:
+    return f"{run.host} -> {run.text('target')}" if run.host else f"to {run.text('target')}"
+
+
+def _paths(things: Sequence[_Thing], facts: Facts) -> None:
+    """Large packets to one target that vanish while small ones pass, or that pass."""
+    runs: dict[tuple[str, str], list[_Thing]] = defaultdict(list)
+    for thing in things:
+        runs[thing.where, thing.text("target")].append(thing)
+    for mine in runs.values():
+        passed = [t for t in mine if t.number("came")]
+        lost = [t for t in mine if not t.number("came") and t.number("sent")]
+        small = [t for t in passed if (t.number("size") or 0) < _LARGE]
+        for one in lost:
+            size = one.number("size") or 0
+            below = [t for t in small if (t.number("size") or 0) < size]
+            if size >= _LARGE and below:
+                facts.add(
+                    fact("mtu.blackholed", links=[_way(one)], cites=[*one.cites("size"),
+                         *below[0].cites("size")], size=int(size))
+                )  # fmt: skip
+        for one in passed:
+            if (one.number("size") or 0) >= _LARGE:
+                facts.add(
+                    fact("mtu.passed", links=[_way(one)], cites=one.cites("size"),
+                         size=int(one.number("size") or 0))
+                )  # fmt: skip
+
+
 def _memory(thing: _Thing, facts: Facts) -> None:
     total, free = thing.number("MemTotal"), thing.number("MemAvailable")
     if total and free is not None and free < _LITTLE * total:
@@ -474,6 +530,7 @@ _OF_KIND = {
     "mount": _mount,
     "pressure": _pressure,
     "memory": _memory,
+    "cgroup": _quota,
     "service": _service,
     "scheduled": _scheduled,
 }

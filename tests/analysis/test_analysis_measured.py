@@ -187,3 +187,57 @@ def test_a_listing_of_a_whole_cluster_blames_none_of_its_nodes(tmp_path: Path) -
     (lost,) = said(facts_of(tmp_path / "a", scontrol_txt=one), "slurm.node-lost")
     assert lost.where.hosts == ("n7",)
     assert not said(facts_of(tmp_path / "b", scontrol_txt=many), "slurm.node-lost")
+
+
+QUOTA = "100000 100000\nnr_periods {periods}\nnr_throttled {throttled}\n"
+
+
+def test_a_quota_that_held_most_periods_of_a_window_is_told_with_the_pod(tmp_path: Path) -> None:
+    cat = "-- cat /sys/fs/cgroup/cpu.max /sys/fs/cgroup/cpu.stat"
+    loop = f"$ for p in 0 1; do kubectl exec w-$p {cat}; done\n"
+    later = f"$ kubectl exec w-1 {cat}\n"
+    idle, first = QUOTA.format(periods=0, throttled=0), QUOTA.format(periods=1000, throttled=900)
+    text = loop + idle + first + later + QUOTA.format(periods=1100, throttled=990)
+    (one,) = said(facts_of(tmp_path, quota_txt=text), "cpu.quota-throttled")
+    assert (one.where.hosts, one.get("percent"), one.get("over")) == (("w-1",), 90, "window")
+
+
+def test_one_look_at_a_quota_counts_only_beyond_doubt(tmp_path: Path) -> None:
+    few = QUOTA.format(periods=1000, throttled=300)
+    assert said(facts_of(tmp_path, quota_txt=few), "cpu.quota-throttled") == []
+    many = QUOTA.format(periods=1000, throttled=900)
+    (one,) = said(facts_of(tmp_path, quota_txt=many), "cpu.quota-throttled")
+    assert one.get("over") == "lifetime"
+
+
+PING = "$ ping -c 3 -M do -s {size} node9\n3 packets transmitted, {came} received, time 2ms\n"
+
+
+@pytest.mark.parametrize(
+    ("large", "small", "name"),
+    [(0, 3, "mtu.blackholed"), (3, 3, "mtu.passed"), (0, 0, "")],
+)
+def test_large_packets_that_vanish_while_small_ones_pass_are_a_black_hole(
+    tmp_path: Path, large: int, small: int, name: str
+) -> None:
+    text = PING.format(size=8972, came=large) + PING.format(size=1400, came=small)
+    found = facts_of(tmp_path, ping_txt=text)
+    told = {f.name for f in found if f.name.startswith("mtu.")}
+    assert told == ({name} if name else set())
+
+
+def test_counters_written_down_twice_grow_by_device_and_host(tmp_path: Path) -> None:
+    found = of_sample(tmp_path, "port_counters--node7-counters.txt")
+    grown = {
+        (f.where.hosts, f.where.links, f.get("counter")) for f in said(found, "link-counter.grew")
+    }
+    names = ("symbol_error", "link_error_recovery", "port_rcv_errors")
+    assert grown == {(("node7",), ("mlx5_5",), name) for name in names}
+
+
+def test_mlxlink_tells_lanes_and_errors_of_a_port(tmp_path: Path) -> None:
+    found = of_sample(tmp_path, "port_counters--mlxlink.node7.txt")
+    (read_,) = said(found, "link-counter.read")[:1]
+    assert (read_.get("counter"), read_.where.links) == ("symbol_error", ("mlx5_5",))
+    (rate,) = said(found, "rdma-link.rate-read")
+    assert rate.get("width") == "1"

@@ -34,6 +34,10 @@ _SNAPSHOT = re.compile(r"^(?:snapshot|snap)[_.\-]?(\d{1,4})$", re.I)
 _ATTEMPT = re.compile(r"^attempt[_.\-]?(\d{1,4})$", re.I)
 _FOLDER_RANK = re.compile(r"^rank[_.\-]?(\d{1,7})$", re.I)
 _NODE = re.compile(r"(?:^|[_.\-])((?:node|host|worker|nid|gpu|ip)[\-]?\d[\w\-]*)", re.I)
+_OF_TOOL = re.compile(
+    r"^(?P<host>[A-Za-z][\w\-]*\d\w*)[_.\-](?:port[_\-])?(?:counters|perfquery|mlxlink|ibstat|"
+    r"ethtool|lspci|dmesg|journal|kern|nvidia[_\-]smi|iplink|sysfs|ras|df|free|top|ps)$"
+)
 _TIME = re.compile(r"[\dTZ:+\-]+$")
 _PREFIXES = {
     "nccl_trace", "comm_lib_trace", "fr_trace", "torchcomms", "pyspy", "pyspy_native", "py_spy",
@@ -107,6 +111,8 @@ def _rank_of(name: str) -> int | None:
 
 
 def _host_token(name: str) -> str | None:
+    if match := _OF_TOOL.match(name.rsplit(".", 1)[0]):
+        return match["host"]
     if match := _NODE.search(name.rsplit(".", 1)[0]):
         return match[1]
     words = [word for word in re.split(r"[._]", name) if word]

@@ -410,6 +410,8 @@ MEASURED: dict[str, str] = {
     "limit": "value (number or unlimited); memlock and stack in KiB",
     "mount": "percent, size_kb, available_kb; inodes_percent",
     "pressure": "some_avg10, full_avg10",
+    "cgroup": "quota_usec, period_usec; nr_periods, nr_throttled, throttled_usec",
+    "path": "target, size (bytes of payload), sent, came: one run of ping",
     "environment": "the variables of one process, by name",
     "module": "loaded: yes or no",
     "service": "state, why",
