@@ -56,6 +56,7 @@ WRONG = AT_ONCE | frozenset(
         "store.lost",
         "store.port-taken",
         "rendezvous.incomplete",
+        "new-group.incomplete",
         "name.unresolvable",
         "interface.none-matched",
         "gloo.mesh-failed",

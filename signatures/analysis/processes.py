@@ -21,6 +21,7 @@ _STORAGE = re.compile(
     r"nfs|rpc_wait|lustre|ll_|ptlrpc|ceph|gpfs|fuse|io_schedule|jbd2|xfs_|ext4|btrfs|blk_|folio_wait"
     r"|wait_on_page|wait_on_buffer|dio_|nvme|filemap|writeback|balance_dirty"
 )
+_DEBUGGER = re.compile(r"(?:\S*/)?(?:cuda-)?(?:gdb|lldb|strace|ltrace|rr)\b")
 _GIL_TEXT = re.compile(r"Could not acquire GIL within|GIL induced hang", re.I)
 
 
@@ -52,18 +53,35 @@ def look(
     """
     out = Processes()
     by_rank: dict[int, list[ProcessState]] = defaultdict(list)
+    states = list(states)
+    debuggers = {state.pid for state in states if _DEBUGGER.match(state.command)}
     for state in states:
         rank = state.rank if state.rank is not None else rank_of_pid.get(state.pid)
         if rank is not None:
             by_rank[rank].append(state)
     for rank, seen in sorted(by_rank.items()):
         seen.sort(key=lambda s: s.source.snapshot)
-        _states(rank, seen, out, facts)
+        _states(rank, seen, debuggers, out, facts)
+    _running(stacks, facts)
     _gil(pages, stacks, events, out, facts, ending)
     return out
 
 
-def _states(rank: int, seen: list[ProcessState], out: Processes, facts: Facts) -> None:
+def _running(stacks: Mapping[int, list[RankStacks]], facts: Facts) -> None:
+    """Ranks of which a thread was on a CPU when its stack was taken: they are not stopped."""
+    for rank, shots in sorted(stacks.items()):
+        found = [s.source.cite(t.line or None) for s in shots for t in s.threads if t.active]
+        if found:
+            facts.add(fact("thread.running", ranks=[rank], cites=found[:4]))
+
+
+def _states(
+    rank: int,
+    seen: list[ProcessState],
+    debuggers: Collection[int],
+    out: Processes,
+    facts: Facts,
+) -> None:
     living = [s for s in seen if s.state not in ("", "X", "Z")]
     if not living:
         return
@@ -71,7 +89,7 @@ def _states(rank: int, seen: list[ProcessState], out: Processes, facts: Facts) -
     cites = tuple(s.source.cite(s.line or None) for s in living)
     if seen[-1] is last:
         out.alive.add(rank)
-    halted = [s for s in living if _is_halted(s, living)]
+    halted = [s for s in living if _is_halted(s, living, debuggers)]
     if halted and last in halted:
         out.stopped[rank] = cites
         facts.add(
@@ -105,8 +123,8 @@ def _states(rank: int, seen: list[ProcessState], out: Processes, facts: Facts) -
         out.sleeping.add(rank)
 
 
-def _is_halted(one: ProcessState, living: list[ProcessState]) -> bool:
-    """Stopped or frozen. A tracing stop counts only when the same tracer keeps it at every look.
+def _is_halted(one: ProcessState, living: list[ProcessState], debuggers: Collection[int]) -> bool:
+    """Stopped or frozen. A tracing stop counts when one tracer, or a person's debugger, keeps it.
 
     Whoever takes stacks holds the process for a moment, and another collector then sees state t.
     """
@@ -114,7 +132,7 @@ def _is_halted(one: ProcessState, living: list[ProcessState]) -> bool:
         return True
     if one.state != "t":
         return False
-    if not one.tracer_pid:
+    if not one.tracer_pid or one.tracer_pid in debuggers:
         return True
     return len(living) > 1 and all(
         s.state == "t" and s.tracer_pid == one.tracer_pid for s in living

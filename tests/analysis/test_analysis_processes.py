@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from fabwatch.signatures.analysis import analyse
+from fabwatch.watchdog.evidence.reading import read
 
 REGEX = (("match", "re.py", 20), ("parse", "/job/text.py", 3))
 
@@ -218,3 +221,61 @@ def test_an_interpreter_on_its_way_out_holds_no_gil(world):
     assert not a.facts.of("gil.held")
     assert a.hang.roots == ()
     assert any("way out" in str(doubt) for doubt in a.contradictions)
+
+
+LISTED = """# grep -E 'Name|State|Tgid|TracerPid' /proc/$p/status
+rank 0 pid 100
+Name:\tpython
+State:\tR (running)
+Tgid:\t100
+TracerPid:\t0
+rank 1 pid 101
+Name:\tpython
+State:\tt (tracing stop)
+Tgid:\t101
+TracerPid:\t{tracer}
+# again 15:41:15, rank 1 only
+State:\t{again}
+TracerPid:\t{tracer}
+"""
+
+
+@pytest.mark.parametrize(("again", "stopped"), [("t (tracing stop)", {1}), ("R (running)", set())])
+def test_states_listed_by_rank_are_those_ranks_and_a_second_look_decides(
+    tmp_path: Path, again: str, stopped: set[int]
+) -> None:
+    (tmp_path / "proc_status.txt").write_text(LISTED.format(tracer=77, again=again))
+    facts = analyse(read([tmp_path])).facts
+    assert {r for f in facts.of("process.stopped") for r in f.where.ranks} == stopped
+
+
+@pytest.mark.parametrize(
+    ("tracer", "stopped"), [("gdb -p 101", True), ("py-spy dump -p 101", False)]
+)
+def test_one_look_suffices_when_a_persons_debugger_holds_the_process(
+    tmp_path: Path, tracer: str, stopped: bool
+) -> None:
+    (tmp_path / "torchrun.log").write_text("[rank1]:[E1 ProcessGroupNCCL.cpp:1] [PG 0 Rank 1] x\n")
+    (tmp_path / "rank_1_status.txt").write_text(
+        "Name:\tpython\nState:\tt (tracing stop)\nPid:\t101\nTracerPid:\t77\n"
+    )
+    (tmp_path / "ps.txt").write_text(
+        "    PID    PPID USER     TT           ELAPSED STAT CMD\n"
+        f"     77      60 oncall   pts/7          19:02 S+   {tracer}\n"
+    )
+    assert bool(analyse(read([tmp_path])).facts.of("process.stopped")) is stopped
+
+
+def test_lines_of_grep_over_proc_are_states_of_each_process(tmp_path: Path) -> None:
+    text = "/proc/100/status:State:\tR (running)\n/proc/101/status:State:\tT (stopped)\n"
+    (tmp_path / "states.txt").write_text(text)
+    assert [(s.pid, s.state) for s in read([tmp_path]).processes] == [(100, "R"), (101, "T")]
+
+
+def test_a_thread_on_a_cpu_tells_that_its_rank_is_not_stopped(tmp_path: Path) -> None:
+    head = "Process 7: python t.py\nPython v3.11.1 (/p)\n\n"
+    dump = head + 'Thread 7 ({}): "MainThread"\n    f (a.py:1)\n'
+    (tmp_path / "pyspy_rank_0.txt").write_text(dump.format("active"))
+    (tmp_path / "pyspy_rank_1.txt").write_text(dump.format("idle").replace("7", "8"))
+    found = analyse(read([tmp_path])).facts.of("thread.running")
+    assert [f.where.ranks for f in found] == [(0,)]

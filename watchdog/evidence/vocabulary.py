@@ -110,6 +110,9 @@ VOCABULARY: dict[str, Entry] = {
         "job-log",
         silent=("job-log",),
     ),
+    "thread.running": _e(
+        "a thread was on a CPU when its stack was taken", "python-stack", silent=("python-stack",)
+    ),
     "page.stale": _e("the probe's thread could not run for several ticks", "pg-status"),
     # ---- exceptions
     "exception.raised": _e(

@@ -12,7 +12,7 @@ Example::
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fabwatch.watchdog.evidence.artefact import Artefact
 from fabwatch.watchdog.evidence.observations import Parsed, ProcessState, Source
@@ -29,6 +29,15 @@ _TASK = re.compile(
     r"(?P<twchan>[\w.]+)\s+(?P<state>[RSDTtZXIKWP])\s*$"
 )
 _FIELD = re.compile(r"^(?P<key>[A-Za-z_]+):\s*(?P<value>.*)$")
+_GREP = re.compile(
+    r"^(?:/proc/)?(?P<pid>\d{2,10})(?:/status)?[:\s]\s*(?P<rest>(?:State|Name|TracerPid):\s.*)$"
+)
+_OWNER = re.compile(
+    r"^[\s#=\-]*(?:(?!\brank[ :=#_]{0,3}\d).){0,60}\brank[ :=#_]{0,3}(?P<rank>\d{1,6})\b"
+    r"(?:.{0,40}?\bpid[ :=]{0,3}(?P<pid>\d{1,10}))?",
+    re.I,
+)
+_ONE_LINE = re.compile(r"\s+(?=(?:State|TracerPid|Tgid|Threads):\s)")
 _TASK_FILE = re.compile(r"^task/(?P<tid>\d+)/(?P<file>\w+)$")
 
 
@@ -42,14 +51,18 @@ class _Facts:
     cgroup: dict[str, list[str]] = field(default_factory=dict)
     cgroup_path: str = ""
     raw_wchan: str = ""
+    rank: int | None = None
+    grepped: bool = False
 
 
 def sniff(head: bytes, name: str) -> int:
     """Sections headed ``# /proc/PID/FILE``, or the State line of /proc/PID/status."""
     if re.search(rb"^# /proc/\d+/\w", head[:4096], re.M):
         return 95
-    if _STATUS.search(head) and b"\nPid:" in head:
+    if _STATUS.search(head) and re.search(rb"^(?:Pid|Tgid|TracerPid):", head, re.M):
         return 90
+    if re.search(rb"^(?:/proc/)?\d{2,10}(?:/status)?[:\s]\s*State:\s+[A-Za-z] \(", head, re.M):
+        return 88
     return 0
 
 
@@ -67,6 +80,10 @@ def parse(artefact: Artefact) -> Parsed:
             errors=(artefact.error("no State line", advice="save /proc/PID/status again"),)
         )
     source = artefact.source("process")
+    if any(one.rank is not None for one in found):
+        return Parsed(tuple(_by_rank(found, source)), (), (source,))
+    if all(one.grepped for one in found):
+        return Parsed(tuple(_state_of(one, source, ()) for one in found), (), (source,))
     main = found[0]
     children = []
     for other in found[1:]:
@@ -99,11 +116,27 @@ def _sections(lines: list[str]) -> list[_Facts]:
     return list(out.values())
 
 
+def _by_rank(found: list[_Facts], source: Source) -> list[ProcessState]:
+    """One state for each block, under the rank that its heading names; a second is another look."""
+    looks: dict[int | None, int] = {}
+    pids: dict[int | None, int] = {}
+    out = []
+    for one in found:
+        nth = looks.get(one.rank, 0) if one.rank is not None else 0
+        looks[one.rank] = nth + 1
+        one.pid = one.pid or pids.get(one.rank, 0)
+        pids[one.rank] = one.pid
+        rank = source.rank if one.rank is None else one.rank
+        out.append(_state_of(one, replace(source, rank=rank, snapshot=source.snapshot + nth), ()))
+    return out
+
+
 def _pasted(lines: list[str]) -> list[_Facts]:
-    """Files of /proc pasted one after the other, as a shell loop prints them."""
+    """Files of /proc pasted one after the other, as a shell loop prints them, or as grep does."""
     found: list[_Facts] = []
+    by_pid: dict[int, _Facts] = {}
     facts: _Facts | None = None
-    asked = 0
+    asked, rank = 0, None
     for raw in lines:
         line = raw.rstrip("\r")
         if match := _ASKED.match(line):
@@ -116,20 +149,41 @@ def _pasted(lines: list[str]) -> list[_Facts]:
                 if match["wchan"]:
                     facts.raw_wchan = match["wchan"]
             continue
-        if line.startswith("Name:"):
-            facts = _Facts(asked)
+        if match := _GREP.match(line):
+            pid = int(match["pid"])
+            one = by_pid.get(pid)
+            if one is None:
+                one = by_pid[pid] = _Facts(pid, grepped=True)
+                one.files["status"] = []
+                found.append(one)
+            one.files["status"] += _ONE_LINE.split(match["rest"])
+            continue
+        field = _FIELD.match(line)
+        if field is None and len(line) < 200 and (match := _OWNER.match(line)):
+            facts, rank = None, int(match["rank"])
+            asked = int(match["pid"] or 0)
+            continue
+        if field and (
+            field["key"] == "Name" or (field["key"] == "State" and _holds(facts, "State"))
+        ):
+            facts = _Facts(asked, rank=rank)
             found.append(facts)
             facts.files["status"] = []
         if facts is None or line.startswith(("$ ", "rc=")):
             continue
         status = facts.files["status"]
-        if _FIELD.match(line):
+        if field:
             status.append(line)
-            if line.startswith("Pid:") and line[4:].strip().isdigit():
-                facts.pid = int(line[4:].strip()[:10])
+            if field["key"] in ("Pid", "Tgid") and not (field["key"] == "Tgid" and facts.pid):
+                facts.pid = int(number) if (number := field["value"].strip()[:10]).isdigit() else 0
         elif re.fullmatch(r"[a-z_][\w.]*", line.strip()) and not facts.raw_wchan:
             facts.raw_wchan = line.strip()
     return [f for f in found if _state(_fields(f.files["status"]))]
+
+
+def _holds(facts: _Facts | None, key: str) -> bool:
+    """Whether a new block begins: none is open, or the open one has this field."""
+    return facts is None or any(line.startswith(key + ":") for line in facts.files["status"])
 
 
 def _state_of(

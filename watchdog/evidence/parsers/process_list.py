@@ -24,7 +24,9 @@ _HEAD = re.compile(
     r"WCHAN|STAT|S))\s*$"
 )
 _STATE = re.compile(r"^[RSDTtZXIKWP][<NLsl+]{0,6}$")
-_INTEREST = re.compile(r"python|torchrun|train|ray::|accelerate|deepspeed|vllm|mpirun|nccl", re.I)
+_INTEREST = re.compile(
+    r"python|torchrun|train|ray::|accelerate|deepspeed|vllm|mpirun|nccl|gdb|lldb|strace", re.I
+)
 
 
 def sniff(head: bytes, name: str) -> int:
