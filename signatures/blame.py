@@ -52,6 +52,23 @@ LINKS = frozenset(
 )
 """Positive evidence about a link: without one of these the fabric is never convicted."""
 
+CONVICTING = LINKS | frozenset(
+    {
+        "nvlink-errors.grew",
+        "nvlink-training.failed",
+        "nvlink5.reported",
+        "nvswitch.failed",
+        "pair-bandwidth.uneven",
+        "pci-nic.gone",
+        "pcie-link.downgraded",
+        "port-rate.below",
+        "rdma-link.speed-changed",
+        "slot-power.insufficient",
+    }
+)
+"""What convicts when a signature of the fabric rests on it; seen beside another cause, some of it
+(a lower speed of an idle device) is so ordinary that it does not keep the fabric from acquittal."""
+
 HOST_SIDE = frozenset(
     {
         "process.stopped",
@@ -201,10 +218,10 @@ def fabric_of(
     if outcome == "healthy":
         return "acquitted", ("nothing is wrong",)
     links = it.any_yes(LINKS)
-    guilty = [one for one in found if one.signature.layer == "fabric" and _held(one) & LINKS]
+    guilty = [one for one in found if one.signature.layer == "fabric" and _held(one) & CONVICTING]
     if guilty:
         return "convicted", tuple(
-            f"{one.id}: {', '.join(sorted(_held(one) & LINKS))}" for one in guilty
+            f"{one.id}: {', '.join(sorted(_held(one) & CONVICTING))}" for one in guilty
         )
     innocent = [
         f"{one.id}: {', '.join(sorted(seen))}" for one in found if (seen := _off_the_wire(it, one))
@@ -228,8 +245,10 @@ def _off_the_wire(it: Situation, one: Match) -> set[str]:
     """
     held = _held(one)
     seen = held & HOST_SIDE
-    if one.grade is Grade.CONFIRMED and one.signature.layer != "fabric" and not held & ON_THE_WAY:
-        # A line of the host's own software states the cause, and no fact of it is about the way.
+    sure = one.grade is Grade.CONFIRMED or (one.grade.stands and not it.any_yes(ON_THE_WAY))
+    if sure and one.signature.layer != "fabric" and not held & ON_THE_WAY:
+        # The host's own software or its readings state the cause, and nothing is about the way:
+        # no fact of a likely one's whole evidence, no fact of a confirmed one itself.
         seen |= {p.clue.fact for p in one.points if p.counted and p.worth > 0} - BASE
     for fact in it.facts.of("collective.completion-lagging"):
         lag = fact.get("lag")

@@ -13,6 +13,7 @@ from fabwatch.signatures.analysis import (
     exits,
     findings,
     graph,
+    link_events,
     links,
     logs,
     measured,
@@ -94,7 +95,8 @@ def analyse(reading: Reading) -> Analysis:
         frozenset(r for r, seen in states.items() if seen and all(_lives(one) for one in seen)),
     )
     calm = reported.gets_on(reading.events)
-    shaped.say(reading.events, reading.errors, pids, versions_of(reading), calm, facts)
+    lines = link_events.settle(reading.events, facts)
+    shaped.say(lines, reading.errors, pids, versions_of(reading), calm, facts)
     if since is not None and not deaths.leaving and any(_ended_later(s) for s in reading.stalls):
         # People and schedulers end jobs that hang: that order explains nothing of the hang.
         facts.facts = [f for f in facts.facts if f.name != "process.terminated"]

@@ -296,13 +296,22 @@ def _oom_ranks(
         who = pids.get(pid) if pid is not None else event.rank
         if who is not None:
             out[who] = (*out.get(who, ()), event.cite)
-            memcg = "memcg" in event.text.lower() or "cgroup" in event.text.lower()
-            scope.setdefault(who, "cgroup" if memcg else "global")
+            scope.setdefault(who, _oom_scope(event) or "global")
     if not out and not counted:
         _unclaimed_oom(events, facts)
     for rank, cites in sorted(out.items()):
         facts.add(fact("process.oom-killed", ranks=[rank], cites=cites, scope=scope[rank]))
     return out
+
+
+def _oom_scope(event: LogEvent) -> str:
+    """What was out of memory: "cgroup", "global" (the host), "" when the line does not say.
+
+    A kill of the host names the victim's cgroup as well: only the constraint tells.
+    """
+    if said := event.get("scope"):
+        return said
+    return "cgroup" if re.search(r"[Mm]emory cgroup|oom_memcg=|memcg", event.text) else ""
 
 
 def _unclaimed_oom(events: Iterable[LogEvent], facts: Facts) -> None:
@@ -316,9 +325,8 @@ def _unclaimed_oom(events: Iterable[LogEvent], facts: Facts) -> None:
         if event.source.kind != "kernel-log" or "oom" not in event.kind.lower():
             continue
         host = event.host or ""
-        text = event.text.lower()
-        if "cgroup" in text or "memcg" in text or event.get("scope") == "cgroup":
-            scope[host] = "cgroup"
+        if (said := _oom_scope(event)) and scope.get(host) != "cgroup":
+            scope[host] = said
         names = re.findall(r"(?:[Kk]illed? process \d+,? \(|task=|^)([\w:.\-/]+)", event.text)
         if any(_OURS.match(name) for name in names):
             kills[host].append(event)

@@ -7,6 +7,7 @@ ordered against each other.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ _HIDDEN = frozenset({"shape", "pid", "local_rank", "task"})
 _PASSING = frozenset({"shape:error.unexplained", "shape:wait.reported"})
 HARMLESS = "shape:line.harmless"
 """Lines that sound alarming and that their own software's documentation or source acquits."""
+_LONG_AGO = re.compile(r"\b(?:\d{1,4}|a|two|three|some|many) (?:day|week|month|year)s? ago\b", re.I)
+"""What a line says of the past is no fact of this failure."""
 _SAME_S = 0.001
 _STATES = frozenset(
     {"gpu", "interfaces", "sockets", "process", "pressure", "environment", "libraries"}
@@ -69,6 +72,8 @@ def say(
             if event.kind in _PASSING and (
                 event.source.path in calm or (event.source.path, event.line) in harmless
             ):
+                continue
+            if _LONG_AGO.search(event.text):
                 continue
             shape = shapes.by_origin.get(event.get("shape"))
             if shape is not None and applies(shape.applies_to, versions) is not False:

@@ -465,3 +465,20 @@ def test_a_question_names_the_first_source_that_was_not_read_and_none_if_all_wer
 )
 def test_ranks_are_printed_in_stretches(ranks: list[int], text: str) -> None:
     assert ranks_text(ranks) == text
+
+
+def test_a_likely_cause_on_a_host_acquits_only_when_nothing_is_about_the_way() -> None:
+    held = fact("cpu.quota-throttled", hosts=["h1"], percent=63)
+    found = verdict(held)
+    assert (found.outcome, found.signatures[0].grade) == ("diagnosed", "likely")
+    assert found.fabric == "acquitted"
+    both = verdict(held, fact("network.error-reported", kind="socket"))
+    assert both.fabric == "undecided"
+
+
+def test_an_nvlink_that_errs_convicts_but_a_slow_bus_beside_another_cause_does_not() -> None:
+    link = verdict(fact("nvlink-errors.grew", hosts=["h1"], devices=["0"], counter="crc", by=9))
+    assert link.fabric == "convicted"
+    slow = fact("pcie-link.downgraded", hosts=["h1"], devices=["5d:00.0"], what="speed")
+    beside = verdict(*STOPPED, slow, roots=(root("process-stopped", 2),), waiting=(0, 1, 3))
+    assert (beside.signatures[0].id, beside.fabric) == ("process-stopped-sigstop", "acquitted")

@@ -65,8 +65,8 @@ _PATTERNS = (
     _k("panic", "Kernel panic", r"Kernel panic - not syncing: (?P<text>.+)"),
     _k("segfault", "segfault at", r"(?P<comm>[^\s\[]+)\[(?P<pid>\d+)\]: segfault at \S+ .*?"
        r"(?: in (?P<library>[^\[\s]+))?(?:\[|$)"),
-    _k("link-down", "ink down", r"(?:(?P<interface>[\w.\-]+)(?: \w+)?: (?:NIC )?(?:Link (?:is "
-       r")?[dD]own|link down)"
+    _k("link-down", "ink down", r"(?:\b(?P<interface>[A-Za-z][\w.\-]*)(?: \w+)?: (?:NIC )?"
+       r"(?:Link (?:is )?[dD]own|link down)"
        r"|(?P<interface2>mlx5_\d+).*[Ll]ink down)"),
     _k("link-down", "ink is Down", r"(?P<interface>[\w.\-]+): (?:NIC )?Link is Down"),
     _k("link-up", "ink up", r"(?P<interface>[\w.\-]+): (?:NIC )?[Ll]ink (?:is )?up"),
