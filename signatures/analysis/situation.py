@@ -202,8 +202,11 @@ def _from_logs(
     for name, marks in log_groups(logs).items():
         key = f"log:{name}"
         out.labels[key] = "default_pg" if name in DEFAULT_GROUPS else name
+        gaps = set() if world or name not in DEFAULT_GROUPS else _gaps(marks)
         whole = name in DEFAULT_GROUPS and world
-        out.situation.members[key] = tuple(range(world or 0)) if whole else tuple(sorted(marks))
+        members = set(range(world or 0)) if whole else set(marks) | gaps
+        out.situation.members[key] = tuple(sorted(members))
+        silent |= gaps
         for rank, one in marks.items():
             silent.discard(rank)
             out.situation.entered.setdefault(key, {})[rank] = one.enqueued
@@ -224,6 +227,22 @@ def _from_logs(
         r for r in silent - out.situation.absent if stages[r].primary in STANDS_IN
     )
     return out
+
+
+_SPEAK = 3
+"""So many times more ranks must speak than are silent before a gap between them means a rank."""
+
+
+def _gaps(marks: Iterable[int]) -> set[int]:
+    """Ranks between the lowest and the highest that spoke which said nothing themselves.
+
+    Where most ranks report, one that does not is missing; where a few do, it is the log.
+    """
+    spoke = set(marks)
+    low, high = min(spoke), max(spoke)
+    if (high - low + 1 - len(spoke)) * _SPEAK > len(spoke):
+        return set()
+    return set(range(low, high + 1)) - spoke
 
 
 def _name_ops(out: Assembled) -> None:

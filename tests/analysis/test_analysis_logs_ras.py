@@ -69,6 +69,13 @@ def test_a_silent_rank_is_named_with_reserve(world):
     assert (root.kind, root.ranks, root.sure) == ("absent", (2,), False)
 
 
+def test_a_gap_means_a_rank_only_where_most_ranks_report(world):
+    few = world(backend="nccl")
+    for rank in (0, 2, 7):
+        timed_out(few, rank, 21, 21, 20)
+    assert only(analyse(few.read())).ranks == ()
+
+
 @CULPRITS
 def test_fingerprints_are_voted_on(world, culprit):
     w = world()
