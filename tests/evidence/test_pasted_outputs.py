@@ -152,3 +152,27 @@ def test_parts_keep_the_number_of_every_line(lines: list[str]) -> None:
     for part in sections.split("\n".join(lines)):
         for number, line in enumerate(part.lines, part.first):
             assert line.strip() == "" or line in lines[number - 1]
+
+
+def test_a_query_without_its_heading_is_read_by_the_columns_of_its_command(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text(
+        "$ nvidia-smi --query-gpu=index,utilization.gpu,clocks_throttle_reasons.active "
+        "--format=csv,noheader\n0, 99 %, 0x0000000000000000\n1, 98 %, 0x0000000000000084\n"
+    )
+    found = {m.name: {k: v for k, v, _ in m.values} for m in read([tmp_path]).measured}
+    assert found == {
+        "gpu0": {"utilisation": 99},
+        "gpu1": {"utilisation": 98, "power_cap": "Active", "power_brake": "Active"},
+    }
+
+
+def test_one_command_on_several_hosts_is_read_for_each_of_them(tmp_path: Path) -> None:
+    head = "$ pdsh -w n[1-2] nvidia-smi --query-gpu=index,clocks_event_reasons.active "
+    rows = "".join(
+        f"n{host}: {index}, 0x{0x40 * (host == 2 and index):016x}\n"
+        for host in (1, 2) for index in (0, 1)
+    )  # fmt: skip
+    (tmp_path / "notes.txt").write_text(head + "--format=csv,noheader\n" + rows)
+    (hot,) = read([tmp_path]).measured
+    assert (hot.source.host, hot.name, hot.get("thermal_hw")) == ("n2", "gpu1", "Active")
+    assert hot.cite("thermal_hw") == "notes.txt:5"

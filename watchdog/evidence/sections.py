@@ -78,7 +78,7 @@ _SAID_HOST = re.compile(
 )
 _SSH = re.compile(
     r"^(?:ssh(?: -\S+)* (?:\w[\w.\-]*@)?|srun .*?(?:-w|--nodelist)[ =]|pdsh -w |clush -w )"
-    r"(?P<host>[A-Za-z][\w.\-]*)\b"
+    r"(?P<host>[A-Za-z][\w.\-]*)(?=\s|$)"
 )
 _EXEC = re.compile(
     r"^(?:kubectl|oc) .*?\bexec (?:-\S+ (?:\S+ )?)*?(?P<host>[a-z][a-z0-9.\-]+) .*?-- "
@@ -186,7 +186,20 @@ def split(text: str) -> list[Part]:
         if part.rank is None:
             part.rank = rank
         parts.append(part)
-    return [part for part in parts if not part.blank] if headings else []
+    if not headings:
+        return []
+    return [one for part in parts if not part.blank for one in _by_host(part)]
+
+
+def _by_host(part: Part) -> list[Part]:
+    """A part of one command that ran on several hosts, apart; else the part itself."""
+    found = _prefixed(part.lines)
+    if not found:
+        return [part]
+    return [
+        Part(part.first + one.first - 1, part.asked, one.host, part.rank, one.lines)
+        for one in found
+    ]
 
 
 def _prefixed(lines: list[str]) -> list[Part] | None:

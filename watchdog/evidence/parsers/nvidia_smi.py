@@ -34,6 +34,7 @@ _NUMBERS = re.compile(
 _PROCESS = re.compile(
     r"^\|\s+(?P<index>\d+)\s+(?:(?:N/A|\d+)\s+(?:N/A|\d+)\s+)?(?P<pid>\d+)\s+[A-Z+]+\s+\S"
 )
+ASKED = re.compile(r"\bnvidia-smi\b.*--query-gpu[= ](?P<columns>[\w.,]{3,2000})")
 _CSV = re.compile(r"^(?:index|name|uuid|pci\.bus_id|timestamp|gpu_bus_id)\s*,.*", re.M)
 _FIELDS = {
     "utilization.gpu": "utilisation", "power.draw": "power_w", "power.limit": "power_cap_w",
@@ -88,6 +89,11 @@ def parse(artefact: Artefact) -> Parsed:
     for match in _CSV.finditer(text):
         first = text.count("\n", 0, match.start()) + 1
         _csv(text[match.start() :].split("\n\n", 1)[0], gpus, looks, first)
+    if not gpus and (asked := ASKED.search(artefact.asked)):
+        filled = [(n, line) for n, line in enumerate(lines, 1) if line.count(",")]
+        if filled:
+            rows = "\n".join([asked["columns"], *(line for _, line in filled)])
+            _csv(rows, gpus, looks, filled[0][0] - 1)
     if not gpus:
         return Parsed(
             errors=(artefact.error("shows no GPU", advice="nvidia-smi itself may have failed"),)
@@ -160,6 +166,8 @@ _STATES = {
     "clocks_event_reasons.sw_power_cap": "power_cap",
     "clocks_event_reasons.hw_power_brake_slowdown": "power_brake",
 }  # fmt: skip
+_REASONS = {0x4: "power_cap", 0x20: "thermal_sw", 0x40: "thermal_hw", 0x80: "power_brake"}
+"""Bits of clocks_event_reasons.active, as nvml.h names them."""
 _COUNTS = {
     "ecc.errors.uncorrected.volatile.total": "ecc_volatile_total",
     "ecc.errors.uncorrected.aggregate.total": "ecc_aggregate_total",
@@ -172,6 +180,12 @@ _COUNTS = {
 def _measure(looks: Looks, name: str, column: str, value: str, line: int) -> None:
     """Remember a state or count that says how well a GPU is."""
     column = column.replace("clocks_throttle_reasons.", "clocks_event_reasons.")
+    if column == "clocks_event_reasons.active" and value.lower().startswith("0x"):
+        bits = int(value[2:18], 16) if re.fullmatch(r"0x[0-9A-Fa-f]{1,16}", value) else 0
+        for bit, state in _REASONS.items():
+            if bits & bit:
+                looks.put("gpu", name, state, "Active", line)
+        return
     if column in _COUNTS:
         looks.put("gpu", name, _COUNTS[column], whole(value.split(" ")[0]), line)
     elif column in _STATES and value not in ("", "N/A", "[N/A]", "[Not Supported]"):
