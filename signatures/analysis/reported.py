@@ -33,6 +33,7 @@ def say(events: Iterable[LogEvent], rank_of_pid: Mapping[int, int], facts: Facts
     events = list(events)
     _slowed(events, facts)
     _resumed(events, facts)
+    _data_bound(events, facts)
     _set_up(events, rank_of_pid, facts)
     _working(events, facts)
     _gone(events, facts)
@@ -119,6 +120,31 @@ def _resumed(events: list[LogEvent], facts: Facts) -> None:
         if len({e.line for e in steps}) >= _GETS_ON:
             cites = [last.cite, steps[-1].cite]
             facts.add(fact("progress.resumed", cites=cites, alarms=len(mine)))
+
+
+_TIMED = "shape:step.timed"
+_TIMINGS = 5
+"""Fewer steps say little; the first one of a log fills the loader's queue and is left out."""
+
+
+def _data_bound(events: list[LogEvent], facts: Facts) -> None:
+    """What share of their steps ranks waited for data, where the trainer prints both times."""
+    timed: dict[tuple[str, int | None], list[LogEvent]] = defaultdict(list)
+    for event in events:
+        if event.kind == _TIMED:
+            timed[event.source.path, event.rank].append(event)
+    for (_, rank), mine in timed.items():
+        steps = mine[1:]
+        if len(steps) < _TIMINGS:
+            continue
+        took = sum(float(e.get("time") or e.get("took") or 0) for e in steps)
+        waited = sum(float(e.get("data") or e.get("waited") or 0) for e in steps)
+        if took > 0:
+            facts.add(
+                fact("step.data-bound", ranks=[] if rank is None else [rank],
+                     cites=[steps[0].cite, steps[-1].cite], steps=len(steps),
+                     percent=round(min(100 * waited / took, 100)))
+            )  # fmt: skip
 
 
 # ---------------------------------------------------------------------- set-up

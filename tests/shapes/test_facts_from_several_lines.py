@@ -230,3 +230,20 @@ def test_polls_pasted_into_one_file_are_several_looks(tmp_path: Path) -> None:
     found = facts(tmp_path, ras__txt=stood)
     assert not found.of("progress.advancing")
     assert one(found, "collective.count-mismatched").get("polls") == 2
+
+
+STEP = "Epoch: [12]  [{n}/1251]  loss: 3.1 (3.2)  time: {time:.4f}  data: {data:.4f}  max mem: 18\n"
+
+
+@pytest.mark.parametrize(("data", "percent"), [(3.0, 75), (0.02, 0)])
+def test_the_share_of_steps_that_waits_for_data_is_told_without_the_first(
+    tmp_path: Path, data: float, percent: int
+) -> None:
+    log = STEP.format(n=0, time=90.0, data=89.0)
+    log += "".join(STEP.format(n=n, time=4.0, data=data) for n in range(20, 140, 20))
+    assert one(facts(tmp_path, train__log=log), "step.data-bound").get("percent") == percent
+
+
+def test_a_few_steps_say_nothing_of_the_wait_for_data(tmp_path: Path) -> None:
+    log = "".join(STEP.format(n=n, time=4.0, data=3.0) for n in range(3))
+    assert not facts(tmp_path, train__log=log).of("step.data-bound")
