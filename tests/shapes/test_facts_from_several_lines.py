@@ -235,7 +235,7 @@ def test_polls_pasted_into_one_file_are_several_looks(tmp_path: Path) -> None:
 STEP = "Epoch: [12]  [{n}/1251]  loss: 3.1 (3.2)  time: {time:.4f}  data: {data:.4f}  max mem: 18\n"
 
 
-@pytest.mark.parametrize(("data", "percent"), [(3.0, 75), (0.02, 0)])
+@pytest.mark.parametrize(("data", "percent"), [(3.0, 75), (0.04, 1)])
 def test_the_share_of_steps_that_waits_for_data_is_told_without_the_first(
     tmp_path: Path, data: float, percent: int
 ) -> None:
