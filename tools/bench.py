@@ -1,9 +1,11 @@
-"""Measure fabwatch: what watching costs the job.
+"""Measure fabwatch: what watching costs the job, how fast it starts and how fast it matches.
 
     python tools/bench.py overhead --pairs 12
+    python tools/bench.py startup
+    python tools/bench.py match --ranks 1000
 
-Every figure comes from processes run alternately with and without fabwatch on the same machine
-in the same run, and is printed with its interval. Nothing here passes or fails: the reader judges.
+Figures of overhead and startup come from processes run alternately on the same machine in the
+same run, and are printed with their interval. Nothing here passes or fails: the reader judges.
 """
 
 from __future__ import annotations
@@ -21,6 +23,14 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+# This script's folder holds fabwatch/ without its other halves; the installed package is meant.
+HERE = Path(__file__).resolve().parent
+sys.path[:] = [p for p in sys.path if Path(p or ".").resolve() != HERE]
+
+if TYPE_CHECKING:
+    from fabwatch.watchdog.evidence.facts import Facts
 
 ENQUEUE = ["-m", "fabwatch.chaos.workloads.enqueue"]
 TRAIN = ["-m", "fabwatch.chaos.workloads.train"]
@@ -211,6 +221,101 @@ def overhead(options: argparse.Namespace) -> None:
         step_ratio(options.pairs, options.seconds, options.backend, options.ranks)
 
 
+# ---------------------------------------------------------------------- starting
+
+
+def _once(words: list[str]) -> tuple[float, float]:
+    """Milliseconds by the clock and of CPU that one command takes."""
+    begin, before = time.perf_counter(), os.times()
+    subprocess.run(words, check=True, timeout=60, stdout=subprocess.DEVNULL)
+    took, after = time.perf_counter() - begin, os.times()
+    cpu = after.children_user + after.children_system
+    cpu -= before.children_user + before.children_system
+    return took * 1000, cpu * 1000
+
+
+def startup(options: argparse.Namespace) -> None:
+    """``fabwatch --help`` beside an interpreter that does nothing, in turn."""
+    commands = {
+        "python -c pass": [sys.executable, "-c", "pass"],
+        "fabwatch --help": [sys.executable, "-m", "fabwatch", "--help"],
+    }
+    took: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
+    for _ in range(options.times):
+        for name, words in commands.items():
+            took[name].append(_once(words))
+    for name, each in took.items():
+        clock, cpu = zip(*each, strict=True)
+        low, high = interval(list(clock), statistics.median)
+        print(
+            f"{name}: {min(clock):.0f} ms at best, median {statistics.median(clock):.0f} ms "
+            f"(95 % {low:.0f} .. {high:.0f}), {statistics.median(cpu):.0f} ms of CPU "
+            f"({len(each)} times)"
+        )
+
+
+# ---------------------------------------------------------------------- matching
+
+
+def made(ranks: int) -> tuple[Facts, dict[int, str]]:
+    """Facts of a job of ``ranks`` ranks, eight on each host, and who lives where.
+
+    Made up: a hang of many ranks with one culprit, a few kinds of facts about every single rank,
+    and logs that tell of a hundred different ranks.
+    """
+    from fabwatch.watchdog.evidence.facts import Facts, fact
+    from fabwatch.watchdog.evidence.vocabulary import SOURCES, VOCABULARY
+
+    everyone = range(ranks)
+    facts = Facts(ranks=set(everyone))
+    for source in SOURCES:
+        facts.look(source, *everyone)
+    for rank in everyone:
+        mine = {"ranks": [rank], "cites": [f"ranks/{rank}/pyspy_rank_{rank}.txt:3"]}
+        facts.add(fact("wait.waiting" if rank % 50 else "wait.root", kind="host-stall", **mine))
+        facts.add(fact("stack.in-collective" if rank % 3 else "stack.in-dataloader", **mine))
+        facts.add(fact("collective.lagging", lag=rank % 4, **mine))
+        if rank % 10 == 0:
+            facts.add(fact("exception.consequent", **mine), fact("timeout.reported", **mine))
+    for number, name in enumerate(sorted(VOCABULARY)):
+        rank = 7 * number % ranks
+        facts.add(fact(name, ranks=[rank], cites=[f"job.log:{number}"]))
+    return facts, {rank: f"node{rank // 8}" for rank in everyone}
+
+
+def matching(options: argparse.Namespace) -> None:
+    """Every signature against the facts of a large job, and the library's loading."""
+    from fabwatch.signatures.loader import load
+    from fabwatch.signatures.matching import match
+
+    library = load()
+    facts, hosts = made(options.ranks)
+    took = []
+    for _ in range(options.times):
+        begin = time.process_time()
+        found = match(library, facts, hosts)
+        took.append(time.process_time() - begin)
+    standing = sum(one.grade.stands for one in found)
+    print(
+        f"match: {len(library)} signatures against {len(facts.facts)} facts of {options.ranks} "
+        f"ranks: {statistics.median(took):.2f} s of CPU (median of {options.times}; "
+        f"{standing} stand)"
+    )
+    code = (
+        "import time; t = time.process_time()\n"
+        "from fabwatch.signatures.loader import load\n"
+        "load(); print(time.process_time() - t)"
+    )
+    for what, cache in (("kept", None), ("parsed", "")):
+        environ = {**os.environ, **({} if cache is None else {"FABWATCH_CACHE": cache})}
+        done = [
+            float(subprocess.run([sys.executable, "-c", code], env=environ, text=True, check=True,
+                                 timeout=120, capture_output=True).stdout)
+            for _ in range(options.times)
+        ]  # fmt: skip
+        print(f"library, {what}: {statistics.median(done):.2f} s of CPU, imports included")
+
+
 def main() -> None:
     """Choose the measurement."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -222,6 +327,13 @@ def main() -> None:
     command.add_argument("--backend", default="gloo", choices=["gloo", "nccl"])
     command.add_argument("--ranks", type=int, default=4)
     command.set_defaults(call=overhead)
+    command = commands.add_parser("startup", help="how long the command line takes to begin")
+    command.add_argument("--times", type=int, default=20)
+    command.set_defaults(call=startup)
+    command = commands.add_parser("match", help="all signatures against a large job's facts")
+    command.add_argument("--ranks", type=int, default=1000)
+    command.add_argument("--times", type=int, default=5)
+    command.set_defaults(call=matching)
     options = parser.parse_args()
     options.call(options)
 

@@ -1,7 +1,8 @@
 """Write the generated docs, or with --check say which are stale.
 
 docs/facts.md comes from the vocabulary, docs/signatures-index.md from the library, docs/cli.md
-from the command line itself, docs/faults.md from the faults of the chaos side.
+from the command line itself, docs/faults.md from the faults of the chaos side,
+docs/false-friends.md from the shapes of harmless lines.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import click  # noqa: E402
 from fabwatch.chaos.catalogue import page as faults_page  # noqa: E402
 from fabwatch.cli import cli  # noqa: E402
 from fabwatch.signatures.loader import load  # noqa: E402
+from fabwatch.watchdog.evidence.shapes import known  # noqa: E402
 from fabwatch.watchdog.evidence.vocabulary import SOURCES, VOCABULARY  # noqa: E402
 
 DOCS = HERE.parent / "docs"
@@ -103,6 +105,35 @@ def faults() -> str:
     return f"# Faults\n\n{NOTE}\n\n{faults_page()}"
 
 
+def false_friends() -> str:
+    """The lines that sound alarming and are not, each with its reason."""
+    load()
+    lines = [
+        "# False friends",
+        "",
+        NOTE,
+        "",
+        "Lines that look alarming in the log of a job that is well. Their own software's "
+        "documentation or source acquits them: fabwatch reads them, says why, and holds none of "
+        "them against anybody. A line that is not here may still be harmless; one that is here "
+        "proves nothing about the other lines beside it.",
+        "",
+        "Declared as `line.harmless` in `signatures/shapes/*.yaml` (one entry: the reason, a "
+        "regex, a sample line).",
+    ]
+    found = [one for one in known().all if one.fact == "line.harmless"]
+    for one in sorted(found, key=lambda one: dict(one.details).get("why", "")):
+        why = dict(one.details).get("why", "")
+        lines += ["", f"## {_cell(why[:1].upper() + why[1:])}", "", "```text"]
+        lines += [sample.strip() for sample in one.samples]
+        lines.append("```")
+        if one.nevers:
+            lines += ["", "Not to be confused with:", "", "```text"]
+            lines += [never.strip() for never in one.nevers]
+            lines.append("```")
+    return "\n".join(lines) + "\n"
+
+
 def _cell(text: str) -> str:
     return re.sub(r"\s+", " ", text).replace("|", "\\|")
 
@@ -112,6 +143,7 @@ PAGES = {
     "signatures-index.md": signatures,
     "cli.md": commands,
     "faults.md": faults,
+    "false-friends.md": false_friends,
 }
 """File in docs/ -> what makes it."""
 
