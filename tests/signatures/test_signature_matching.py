@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from fabwatch.signatures.matching import Match, grade_of, match
+from fabwatch.signatures.matching import Match, Point, above, grade_of, match
 from fabwatch.signatures.model import Clue, Confusable, Grade, Library, Signature
 from fabwatch.watchdog.evidence.facts import EVERYONE, Fact, Facts, Scalar, Where, fact
 from fabwatch.watchdog.evidence.known import Known
@@ -536,3 +536,55 @@ def test_every_look_alike_is_looked_at_and_all_telling_facts_are_asked() -> None
     )
     found = only(match(lib, seen(fact(STOPPED), unknown=[EXITED, KILLED, LAGS])))
     assert (found.untold, found.asks[:2]) == (("b", "c"), (EXITED, KILLED))
+
+
+def test_what_a_match_or_a_point_is_not_given_is_empty() -> None:
+    one = signature("a", clue(STOPPED, 5))
+    assert Point(one.clues[0], YES, 5.0) == Point(one.clues[0], YES, 5.0, (), True)
+    assert Match(one, Grade.POSSIBLE, 0.0) == Match(one, Grade.POSSIBLE, 0.0, Where(), (), (), ())
+
+
+def test_clues_without_a_name_are_each_looked_for_anywhere() -> None:
+    facts = seen(fact(STOPPED, ranks=[1]), fact(KILLED, ranks=[2]))
+    found = only(match(library(signature("a", clue(STOPPED, 5), clue(KILLED, 5, -5))), facts))
+    assert [point.known for point in found.points] == [YES, YES]
+    assert found.decibans == 10
+
+
+def test_a_signature_of_another_version_cites_only_where_it_fits_best() -> None:
+    facts = seen(
+        fact(STOPPED, ranks=[1], cites=["a:1"]),
+        fact(STOPPED, ranks=[2], cites=["a:2"]),
+        fact(LAGS, ranks=[1], cites=["a:3"]),
+    )
+    one = signature(
+        "a", clue(STOPPED, 5, bind="r"), clue(LAGS, 5, on="r"), applies_to=(("nccl", "<2.20"),)
+    )
+    found = only(match(library(one), facts, versions={"nccl": "2.28.3"}))
+    assert found.grade is Grade.RULED_OUT
+    assert [point.cites for point in found.points] == [("a:1",), ("a:3",)]
+
+
+def test_a_link_that_is_named_alone_is_blamed_beside_the_hosts_that_others_name() -> None:
+    facts = seen(fact(STOPPED, hosts=["h1"]), fact(STOPPED, links=["l1"]))
+    one = signature("a", clue(STOPPED, 10, required=True, bind="x"))
+    assert only(match(library(one), facts)).where == Where(hosts=("h1",), links=("l1",))
+
+
+def test_what_was_not_seen_cites_nothing_though_it_was_seen_at_another_place() -> None:
+    facts = seen(
+        fact(STOPPED, ranks=[1], cites=["a:1"]),
+        fact(STOPPED, ranks=[2], cites=["a:2"]),
+        fact(KILLED, ranks=[2], cites=["a:3"]),
+    )
+    one = signature("a", clue(STOPPED, 30, required=True, bind="r"), clue(KILLED, -2, on="r"))
+    found = only(match(library(one), facts))
+    assert found.where == Where(ranks=(1, 2))
+    assert sorted(found.points[0].cites) == ["a:1", "a:2"]
+    assert (found.points[1].known, found.points[1].cites) == (NO, ())
+
+
+def test_above_passes_over_what_the_library_does_not_have() -> None:
+    both = library(signature("a"), signature("b", explains=("a",)))
+    one = only(match(both, seen()))
+    assert above(one, ["gone", "a", "b"], both) == ["b"]
