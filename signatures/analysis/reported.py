@@ -35,6 +35,7 @@ def say(events: Iterable[LogEvent], rank_of_pid: Mapping[int, int], facts: Facts
     _resumed(events, facts)
     _data_bound(events, facts)
     _set_up(events, rank_of_pid, facts)
+    _prefixes(events, rank_of_pid, facts)
     _working(events, facts)
     _gone(events, facts)
     _uneven(events, facts)
@@ -195,6 +196,40 @@ def _set_up(events: list[LogEvent], rank_of_pid: Mapping[int, int], facts: Facts
                     completed=len(one.finished) or one.completes,
                 )
             )
+
+
+_DEVICES = re.compile(r"\[\d{1,3}\](?P<name>[A-Za-z]\w{1,30}):\d")
+
+
+def _prefixes(events: list[LogEvent], rank_of_pid: Mapping[int, int], facts: Facts) -> None:
+    """Devices that a filter of NCCL_IB_HCA took in because a name without = is a prefix."""
+    asked: dict[tuple[str, str], LogEvent] = {}
+    for event in events:
+        key = (event.host or "", event.get("pid"))
+        if "NCCL_IB_HCA" in (event.get("key"), event.get("name")) and event.get("value"):
+            asked[key] = event
+        elif event.kind == "nccl-log.net-devices" and key in asked:
+            value = asked[key].get("value").rstrip(".")
+            if value[:1] in ("^", "="):
+                continue
+            names = [one.split(":")[0] for one in re.split(r"[,;]", value) if one]
+            more = sorted(
+                name
+                for match in _DEVICES.finditer(event.get("devices"))
+                if (name := match["name"]) not in names
+                and any(
+                    re.match(re.escape(one) + r"\d", name) for one in names if one[-1].isdigit()
+                )
+            )
+            pid = event.get("pid")
+            rank = rank_of_pid.get(int(pid), event.rank) if pid.isdigit() else event.rank
+            if more:
+                facts.add(
+                    fact("ib-hca.prefix-matched", ranks=[] if rank is None else [rank],
+                         hosts=[event.host] if event.host else [],
+                         cites=[asked[key].cite, event.cite], value=value,
+                         taken=", ".join(more[:8]))
+                )  # fmt: skip
 
 
 # ---------------------------------------------------------------------- rank 0's own work

@@ -232,6 +232,23 @@ def test_polls_pasted_into_one_file_are_several_looks(tmp_path: Path) -> None:
     assert one(found, "collective.count-mismatched").get("polls") == 2
 
 
+HCA = (
+    "n1:11:12 [3] NCCL INFO NCCL_IB_HCA set by environment to {value}\n"
+    "n1:11:19 [3] NCCL INFO NET/IB : Using [0]mlx5_1:1/IB [1]mlx5_10:1/IB [RO]; OOB eth0\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "more"),
+    [("mlx5_1", "mlx5_10"), ("=mlx5_1", ""), ("mlx5", ""), ("mlx5_1,mlx5_10", "")],
+)
+def test_a_device_name_without_an_equals_sign_takes_in_longer_names(
+    tmp_path: Path, value: str, more: str
+) -> None:
+    found = facts(tmp_path, nccl__log=HCA.format(value=value)).of("ib-hca.prefix-matched")
+    assert [f.get("taken") for f in found] == ([more] if more else [])
+
+
 STEP = "Epoch: [12]  [{n}/1251]  loss: 3.1 (3.2)  time: {time:.4f}  data: {data:.4f}  max mem: 18\n"
 
 

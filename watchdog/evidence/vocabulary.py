@@ -331,6 +331,11 @@ VOCABULARY: dict[str, Entry] = {
     "progress.resumed": _e(
         "steps go on after lines that sound alarming; alarms", "job-log", silent=("job-log",)
     ),
+    "ib-hca.prefix-matched": _e(
+        "NCCL_IB_HCA without = took in devices with longer names; value, taken",
+        "nccl-log",
+        silent=("nccl-log",),
+    ),
     "proxy.waiting-on-wire": _e(
         "NCCL's proxy posted transfers that do not complete", "nccl-log", silent=("nccl-log",)
     ),
