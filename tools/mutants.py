@@ -2,7 +2,7 @@
 
     python tools/mutants.py                       # the matcher's modules, all operators
     python tools/mutants.py --only matching --list
-    python tools/mutants.py --every 5             # a fifth of them, evenly over the lines
+    python tools/mutants.py --every 5 --skip 1    # a fifth of them, evenly over the lines
     python tools/mutants.py --known tests/signatures/equivalent-mutants.md
 
 Each mutant is tried in a forked child with a deadline, which imports the changed module instead
@@ -328,6 +328,7 @@ def main(argv: list[str]) -> int:
         "--limit", type=float, default=20.0, metavar="SECONDS", help="of CPU for each"
     )
     parser.add_argument("--every", type=int, default=1, metavar="N", help="only each Nth mutant")
+    parser.add_argument("--skip", type=int, default=0, metavar="N", help="begin after N mutants")
     parser.add_argument("--lines", help="only mutants of lines A-B")
     given = parser.parse_args(argv)
     import hypothesis  # noqa: F401 - once, before the forks, with all that is never changed
@@ -348,7 +349,7 @@ def main(argv: list[str]) -> int:
     low, high = map(int, given.lines.split("-")) if given.lines else (0, 1 << 30)
     total = killed = equivalent = 0
     for name in given.only or MODULES:
-        for one in itertools.islice(mutants(ROOT / MODULES[name]), 0, None, given.every):
+        for one in itertools.islice(mutants(ROOT / MODULES[name]), given.skip, None, given.every):
             if not low <= one.line <= high:
                 continue
             if given.list:

@@ -584,7 +584,31 @@ def test_what_was_not_seen_cites_nothing_though_it_was_seen_at_another_place() -
     assert (found.points[1].known, found.points[1].cites) == (NO, ())
 
 
-def test_above_passes_over_what_the_library_does_not_have() -> None:
-    both = library(signature("a"), signature("b", explains=("a",)))
+def test_above_passes_over_itself_and_what_the_library_does_not_have() -> None:
+    both = library(signature("a", explains=("a",)), signature("b", explains=("a",)))
     one = only(match(both, seen()))
     assert above(one, ["gone", "a", "b"], both) == ["b"]
+
+
+def test_a_signature_that_binds_nothing_blames_no_place() -> None:
+    facts = seen(fact(STOPPED, ranks=[1]))
+    assert only(match(library(signature("a", clue(STOPPED, 20))), facts)).where == Where()
+
+
+def test_what_is_ruled_out_or_cannot_be_told_is_no_more_for_a_look_alike() -> None:
+    gone = seen(fact(LAGS, ranks=[1]), unknown=[EXITED])
+    assert only(match(pair(), gone)).grade is Grade.RULED_OUT
+    open_ = seen(fact(LAGS, ranks=[1]), unknown=[EXITED, STOPPED])
+    assert only(match(pair(), open_)).grade is Grade.CANNOT_TELL
+
+
+def test_versions_and_hosts_need_not_be_given() -> None:
+    one = signature("a", clue(STOPPED, 20), applies_to=(("nccl", "<2"),))
+    assert only(match(library(one), seen(fact(STOPPED, hosts=["h1"])))).grade.stands
+
+
+def test_where_ranks_are_named_a_host_that_has_none_of_them_is_not_blamed() -> None:
+    facts = seen(fact(STOPPED, ranks=[1]), fact(STOPPED, hosts=["h9"]))
+    one = signature("a", clue(STOPPED, 10, required=True, bind="x"))
+    assert only(match(library(one), facts, {1: "h1"})).where.ranks == (1,)
+    assert only(match(library(one), facts, {1: "h1"})).where.hosts == ()
