@@ -57,6 +57,7 @@ def compare(
 ) -> Motion:
     """Compare snapshots of the same source; add progress, cpu, io and stack facts."""
     motion = Motion()
+    traces = list(traces)
     counters: dict[int, dict[str, list[tuple[int, Hashable, str]]]] = defaultdict(
         lambda: defaultdict(list)
     )
@@ -80,7 +81,7 @@ def compare(
             motion.frozen.add(rank)
             cites["frozen"] += seen
     _stacks(stacks, motion, facts)
-    _resources(states, motion, facts)
+    _resources(states, _dumped(traces), motion, facts)
     _watch(stalls, motion, cites)
     if motion.advanced:
         facts.add(fact("progress.advancing", ranks=motion.advanced, cites=cites["advanced"][:8]))
@@ -125,7 +126,25 @@ def _stacks(stacks: Mapping[int, list[RankStacks]], motion: Motion, facts: Facts
                 break
 
 
-def _resources(states: Mapping[int, list[ProcessState]], motion: Motion, facts: Facts) -> None:
+_OWN_BYTES, _OWN_BYTES_PER_OP = 64 * 1024, 1024
+"""What a rank that was asked for a dump with frames writes for it: not its own work."""
+
+
+def _dumped(traces: Iterable[RankTrace]) -> dict[int, int]:
+    """Rank -> bytes that it may have written between two looks because it was asked for a dump."""
+    return {
+        trace.rank: _OWN_BYTES + _OWN_BYTES_PER_OP * len(trace.ops)
+        for trace in traces
+        if not trace.source.path.endswith(".json") and trace.ops and trace.ops[-1].frames
+    }
+
+
+def _resources(
+    states: Mapping[int, list[ProcessState]],
+    dumped: Mapping[int, int],
+    motion: Motion,
+    facts: Facts,
+) -> None:
     for rank, seen in sorted(states.items()):
         shots = sorted(seen, key=lambda s: s.source.snapshot)
         if len({s.source.snapshot for s in shots}) < 2:
@@ -147,7 +166,7 @@ def _resources(states: Mapping[int, list[ProcessState]], motion: Motion, facts: 
             )
             if old is not None and new is not None
         )
-        if moved > 0:
+        if moved > dumped.get(rank, 0):
             facts.add(fact("io.advancing", ranks=[rank], cites=cites, bytes=moved))
             motion.busy.add(rank)
 

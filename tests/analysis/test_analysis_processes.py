@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fabwatch.signatures.analysis import analyse
+from fabwatch.watchdog.evidence.observations import Frame
 from fabwatch.watchdog.evidence.reading import read
 
 REGEX = (("match", "re.py", 20), ("parse", "/job/text.py", 3))
@@ -279,3 +281,17 @@ def test_a_thread_on_a_cpu_tells_that_its_rank_is_not_stopped(tmp_path: Path) ->
     (tmp_path / "pyspy_rank_1.txt").write_text(dump.format("idle").replace("7", "8"))
     found = analyse(read([tmp_path])).facts.of("thread.running")
     assert [f.where.ranks for f in found] == [(0,)]
+
+
+def test_what_a_rank_wrote_because_it_was_asked_for_its_dump_is_not_its_own_work(world):
+    for written, said in ((40_000, []), (4_000_000, [(0,)])):
+        w = world()
+        w.waiting(1, 2, 3)
+        w.behind(0)
+        for place, trace in w.traces.items():
+            framed = replace(trace.ops[-1], frames=(Frame("step", "/job/train.py", 3),))
+            pickled = replace(trace.source, path=trace.source.path.removesuffix(".json"))
+            w.traces[place] = replace(trace, source=pickled, ops=(*trace.ops[:-1], framed))
+        w.process(0, snapshot=1, write_bytes=0)
+        w.process(0, snapshot=2, write_bytes=written)
+        assert facts(w, "io.advancing") == said

@@ -13,6 +13,7 @@ from fabwatch.watchdog.agent.diagnosis import Diagnoses
 from fabwatch.watchdog.agent.exits import VICTIM_WINDOW_S, ExitLine
 from fabwatch.watchdog.agent.grip import Grip
 from fabwatch.watchdog.agent.incident import (
+    ENDED_WELL,
     RESTARTED,
     Incident,
     captured_timeout,
@@ -281,6 +282,9 @@ class Desk:
             self._copy_exits(incident)
             yield Diagnose(seconds=left(DIAGNOSIS_S))
             self._read(incident)
+        elif incident is not None and incident.resolved_by == ENDED_WELL:
+            yield Diagnose(seconds=left(DIAGNOSIS_S))  # what was thought of it holds no more
+            self._read(incident)
         elif self.all or self.watch.seen:
             yield Diagnose(incident=False, seconds=left(DIAGNOSIS_S))
 
@@ -293,8 +297,9 @@ class Desk:
             if incident.provisional and healthy:
                 self._drop(incident)
             elif healthy and not self._exit_seen:
-                incident.resolved, incident.resolved_by = True, "the job ended well"
+                incident.resolved, incident.resolved_by = True, ENDED_WELL
                 self._save(incident)
+                self.teller.ended_well(incident)
             else:
                 incident.provisional, incident.ended = False, "" if healthy else how
         self.steps.start(self.final(healthy, until))
@@ -339,6 +344,8 @@ class Desk:
 
     def _report(self, incident: Incident) -> None:
         self._read(incident)
+        if self.watch.seen and not self.watch.ranks and not self._failure_seen:
+            return  # nobody is left, and nobody failed: how the job ends decides what it was
         self.teller.report(incident, self._exit_seen)
 
     def _save(self, incident: Incident) -> None:

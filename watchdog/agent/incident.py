@@ -16,6 +16,7 @@ from fabwatch.watchdog.agent.files import read_json, write_json
 from fabwatch.watchdog.evidence.ledger import Evidence, Ledger, Status
 
 SCHEMA = "fabwatch.incident/1"
+ENDED_WELL = "the job ended well"
 RESTARTED = "the launcher restarted the workers"
 _TIMEOUT = re.compile(rb'"timeout_ms"\s*:\s*"?(\d+)')
 

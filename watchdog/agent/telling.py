@@ -47,6 +47,11 @@ class Teller:
         if incident.said is not None:
             self.say(f"the job moves again after {seconds:.0f} s; evidence: {incident.folder}")
 
+    def ended_well(self, incident: Incident) -> None:
+        """The job has ended well although something was said of it."""
+        if incident.said is not None:
+            self.say(f"the job ended well after all; evidence: {incident.folder}")
+
     def last(self, incident: Incident) -> None:
         """The job has ended and the incident stands."""
         verdict = incident.verdict
