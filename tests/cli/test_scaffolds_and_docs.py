@@ -84,3 +84,20 @@ def test_the_check_of_docs_can_fail(tree):
     done = run(tree, "tools/docs.py", "--check")
     assert done.returncode == 1
     assert "docs/cli.md:1: is stale" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["startup", "--times", "2"], ["python -c pass: ", "fabwatch --help: "]),
+        (["match", "--ranks", "16", "--times", "1"], ["facts of 16 ranks", "library, parsed: "]),
+    ],
+)
+def test_a_short_measurement_prints_its_figures(words, told):
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools/bench.py", *words],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for text in told:
+        assert text in done.stdout

@@ -103,3 +103,8 @@ def test_versions_that_are_no_numbers_and_ranges_that_are_none():
     assert bad_range("nccl", "2.27") == (
         "nccl: '2.27' is no version range such as '>=2.27,<2.29.3'"
     )
+
+
+def test_without_hosts_no_rank_is_known_to_live_anywhere():
+    facts = [fact(LAGS, ranks=[1]), fact(LAGS, hosts=["a"])]
+    assert Places(Facts(facts)).whole(facts) == Block("ranks", frozenset({1}))
