@@ -9,6 +9,7 @@ from fabwatch.signatures.places import Block, Places
 from fabwatch.signatures.versions import applies, bad_range
 from fabwatch.watchdog.evidence.facts import EVERYONE, Facts, fact
 from fabwatch.watchdog.evidence.known import Known
+from fabwatch.watchdog.evidence.vocabulary import VOCABULARY
 
 LAGS, STOPPED = "collective.lagging", "process.stopped"
 HOSTS = {0: "a", 1: "a", 2: "b"}
@@ -108,3 +109,16 @@ def test_versions_that_are_no_numbers_and_ranges_that_are_none():
 def test_without_hosts_no_rank_is_known_to_live_anywhere():
     facts = [fact(LAGS, ranks=[1]), fact(LAGS, hosts=["a"])]
     assert Places(Facts(facts)).whole(facts) == Block("ranks", frozenset({1}))
+
+
+def test_another_value_denies_nothing_where_the_fact_cannot_be_known():
+    here = places(fact(LAGS, lag=1), unknowable={LAGS})
+    assert here.anywhere(Clue(LAGS, detail=(("lag", ("3",)),))) is Known.UNKNOWN
+    assert here.anywhere(Clue(LAGS, detail=(("lag", ("1",)),))) is Known.YES
+
+
+def test_a_source_read_on_a_host_denies_nothing_of_a_link_with_the_same_name():
+    source = VOCABULARY[LAGS].denied_by[0]
+    here = places(looked=[(source, [0])])
+    assert here.at(Block("links", frozenset({"a"})), Clue(LAGS)) is Known.UNKNOWN
+    assert here.at(Block("hosts", frozenset({"a"})), Clue(LAGS)) is Known.NO
