@@ -122,3 +122,9 @@ def test_a_source_read_on_a_host_denies_nothing_of_a_link_with_the_same_name():
     here = places(looked=[(source, [0])])
     assert here.at(Block("links", frozenset({"a"})), Clue(LAGS)) is Known.UNKNOWN
     assert here.at(Block("hosts", frozenset({"a"})), Clue(LAGS)) is Known.NO
+
+
+def test_where_adds_what_every_fact_says_of_other_kinds_of_place():
+    facts = [fact(LAGS, ranks=[1], devices=["d1"]), fact(LAGS, ranks=[1], devices=["d2"])]
+    where = places(*facts).where(Block("ranks", frozenset({1})), facts)
+    assert (where.ranks, where.devices) == ((1,), ("d1", "d2"))
