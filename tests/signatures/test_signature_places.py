@@ -128,3 +128,12 @@ def test_where_adds_what_every_fact_says_of_other_kinds_of_place():
     facts = [fact(LAGS, ranks=[1], devices=["d1"]), fact(LAGS, ranks=[1], devices=["d2"])]
     where = places(*facts).where(Block("ranks", frozenset({1})), facts)
     assert (where.ranks, where.devices) == ((1,), ("d1", "d2"))
+
+
+def test_hosts_that_a_fact_names_are_not_replaced_by_those_of_its_ranks():
+    named = Clue(LAGS)
+    here = places(fact(LAGS, hosts=["b"], ranks=[0]), fact(LAGS, ranks=[0], links=["l1"]))
+    assert here.cited(named, Block("hosts", frozenset({"b"})))
+    only = places(fact(LAGS, hosts=["b"], ranks=[0]))
+    assert only.cited(named, Block("hosts", frozenset({"a"}))) == []
+    assert places(fact(LAGS, ranks=[0])).cited(named, Block("links", frozenset({"a"}))) == []
