@@ -44,12 +44,13 @@ def conclude(
     ranks: Sequence[tuple[int, str, int]] = (),
     timing: Timing | None = None,
     recorded: frozenset[int] = frozenset(),
+    blind: frozenset[int] = frozenset(),
 ) -> Verdict:
     """The verdict on an analysis.
 
     ``stall`` is what the watch saw (None: evidence saved by hand), ``versions`` what was loaded
     (``nccl``, ``torch``, ``arch``), ``notes`` what could not be read, ``ranks`` (rank, host, pid).
-    ``recorded`` as in Situation.
+    ``recorded`` and ``blind`` as in Situation.
     """
     hosts = analysis.hosts
     matches = tuple(match(library, analysis.facts, hosts, versions))
@@ -62,6 +63,7 @@ def conclude(
         stall=stall,
         hosts=hosts,
         recorded=recorded,
+        blind=blind,
     )
     outcome = outcome_of(it)
     found = causes(it) if outcome == "diagnosed" else []

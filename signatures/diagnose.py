@@ -34,6 +34,7 @@ def diagnose(reading: Reading, library: Library | None = None) -> Verdict:
         ranks=ranks_of(reading),
         timing=timing_of(stall),
         recorded=recorded_ranks(reading),
+        blind=blind_ranks(reading),
     )
     if verdict.outcome != "cannot-tell" or verdict.hang.roots:
         return verdict
@@ -94,6 +95,16 @@ def recorded_ranks(reading: Reading) -> frozenset[int]:
     if backends != {"nccl"}:
         return frozenset(t.rank for t in reading.traces if t.backend == "nccl")
     return frozenset(t.rank for t in reading.traces)
+
+
+def blind_ranks(reading: Reading) -> frozenset[int]:
+    """Ranks of which no dump is whole: cut off, or without a single operation or count."""
+    whole = {
+        trace.rank
+        for trace in reading.traces
+        if not trace.truncated and (trace.ops or trace.status)
+    }
+    return frozenset(trace.rank for trace in reading.traces) - whole
 
 
 def timing_of(stall: Stall | None) -> Timing:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fabwatch.signatures.matching import Match
 from fabwatch.signatures.model import Library
 from fabwatch.signatures.verdict import HangRoot
-from fabwatch.watchdog.evidence.facts import Facts
+from fabwatch.watchdog.evidence.facts import EVERYONE, Facts
 from fabwatch.watchdog.evidence.known import Known
 from fabwatch.watchdog.evidence.observations import Stall
 
@@ -88,7 +88,8 @@ class Situation:
     """Everything that outcome, fabric and culprits are decided from.
 
     ``recorded`` are ranks of which a recorder was read that keeps every operation, send and
-    receive included (NCCL's does, Gloo's does not).
+    receive included (NCCL's does, Gloo's does not). ``blind`` are those of which no dump is
+    whole: what is pending stands at the end, which a cut takes first.
     """
 
     library: Library
@@ -99,6 +100,7 @@ class Situation:
     stall: Stall | None = None
     hosts: Mapping[int, str] = field(default_factory=dict)
     recorded: frozenset[int] = frozenset()
+    blind: frozenset[int] = frozenset()
 
     def yes(self, *names: str) -> bool:
         """Whether any of these facts holds anywhere."""
@@ -122,8 +124,12 @@ class Situation:
         that stands still.
         """
         read = set(self.facts.looked)
-        if read & _TELLING:
-            return True
+        seen: set[int] = set()
+        for source in read & _TELLING:
+            ranks = self.facts.looked[source]
+            seen |= ranks - self.blind if source == "flight-recorder" else ranks
+        if seen and (EVERYONE in seen or self.facts.ranks <= seen):
+            return True  # of each rank that is known of, not only of some
         return bool(read & _BY_SIGNS) and self.yes(*_SIGNS)
 
     @property

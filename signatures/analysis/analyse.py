@@ -29,10 +29,10 @@ from fabwatch.signatures.analysis import (
 )
 from fabwatch.signatures.analysis.judge import judge
 from fabwatch.signatures.analysis.mismatch import family
-from fabwatch.signatures.analysis.model import Analysis, Doubt, HangGraph
+from fabwatch.signatures.analysis.model import SIZE_MISMATCH, Analysis, Doubt, HangGraph
 from fabwatch.signatures.analysis.roots import Scene
 from fabwatch.signatures.analysis.situation import assemble
-from fabwatch.watchdog.evidence.facts import Facts
+from fabwatch.watchdog.evidence.facts import Facts, fact
 from fabwatch.watchdog.evidence.observations import Op, ProcessState, RankStacks, Stall
 from fabwatch.watchdog.evidence.op_columns import each
 from fabwatch.watchdog.evidence.reading import Reading, versions_of
@@ -129,6 +129,14 @@ def analyse(reading: Reading) -> Analysis:
     built = graph.build(made.situation)
     shifts = findings.shifts(recorded, frames, made, facts)
     found = judge(built, scene, made, motion, log, shifts)
+    if not facts.of("collective.size-mismatched"):
+        for root in found.roots:
+            if root.kind == SIZE_MISMATCH and root.ranks:  # Gloo's own word, sizes unrecorded
+                facts.add(
+                    fact("collective.size-mismatched", ranks=root.ranks, cites=root.cites,
+                         group=root.group, seq=root.seq, op=root.op, tie=len(root.ranks) > 1,
+                         said_by="gloo")
+                )  # fmt: skip
     doubts = [Doubt(text, cites) for text, cites in procs.doubts]
     doubts += [Doubt(text, tuple(cite.split(" "))) for text, cite in made.stale.values()]
     doubts += found.doubts

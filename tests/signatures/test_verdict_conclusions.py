@@ -482,3 +482,16 @@ def test_an_nvlink_that_errs_convicts_but_a_slow_bus_beside_another_cause_does_n
     slow = fact("pcie-link.downgraded", hosts=["h1"], devices=["5d:00.0"], what="speed")
     beside = verdict(*STOPPED, slow, roots=(root("process-stopped", 2),), waiting=(0, 1, 3))
     assert (beside.signatures[0].id, beside.fabric) == ("process-stopped-sigstop", "acquitted")
+
+
+def of_dumps(*ranks: int, blind: frozenset[int] = frozenset()) -> str:
+    known = Facts([], ranks=set(HOSTS))
+    known.look("flight-recorder", *ranks)
+    analysis = Analysis(known, HangGraph((), ()), tuple(HOSTS), 4, HOSTS)
+    return conclude(analysis, LIBRARY, blind=blind).outcome
+
+
+def test_health_needs_a_whole_dump_of_every_rank_that_is_known_of() -> None:
+    assert of_dumps(0, 1, 2, 3) == "healthy"
+    assert of_dumps(2) == "cannot-tell", "the culprit's own dump has nothing pending"
+    assert of_dumps(0, 1, 2, 3, blind=frozenset({1})) == "cannot-tell"

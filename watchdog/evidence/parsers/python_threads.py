@@ -26,6 +26,11 @@ NAME = "python-threads"
 MAKES = ("python-stack",)
 
 _RANK = re.compile(r"^=== Rank (?P<rank>\d{1,7}): (?:https?://)?(?P<host>[\w.\-]*)\S* ===\s*$")
+_OF_DUMP = re.compile(
+    rb"\s|(?:Current thread|Thread) 0x|Timeout \(|Fatal Python error|Extension modules|<|=== |"
+    rb"Python runtime"
+)
+_FEW = 5
 _FAILED = re.compile(r"^  Rank (?P<rank>\d{1,7}): (?P<why>.*)$|^Error: (?P<code>.*)$")
 
 
@@ -35,8 +40,14 @@ def sniff(head: bytes, name: str) -> int:
         return 94
     top = b"\n".join(head.lstrip()[:2000].split(b"\n")[:5])
     if re.search(rb"^(?:Current thread|Thread) 0x[0-9a-f]+ .*?\(most recent call", top, re.M):
-        return 88
+        return 88 if _mere_dump(head) else 15
     return 0
+
+
+def _mere_dump(head: bytes) -> bool:
+    """Whether little else stands between the stacks; in a job's own log they are the guests."""
+    lines = [line for line in head.split(b"\n") if line.strip()]
+    return sum(1 for line in lines if not _OF_DUMP.match(line)) <= _FEW
 
 
 def parse(artefact: Artefact) -> Parsed:
