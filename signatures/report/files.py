@@ -12,8 +12,9 @@ from fabwatch.signatures.verdict import Verdict, dumps
 
 def write(verdict: Verdict, folder: Path, place: str = "", now: float | None = None) -> None:
     """Write both files; a reader sees the old or the new one, never half of it. Raises OSError."""
-    _whole(folder / "verdict.json", dumps(verdict))
+    # The verdict comes last: who sees it finds its summary too.
     _whole(folder / "summary.md", summary(verdict, place or str(folder), now).encode())
+    _whole(folder / "verdict.json", dumps(verdict))
 
 
 def _whole(path: Path, data: bytes) -> None:

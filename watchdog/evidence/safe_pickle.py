@@ -192,6 +192,10 @@ def load(data: bytes) -> Loaded:
         except Exception:  # genops complains about the cut end: expected here
             pass
         return Loaded(_fold(data), True)
+    except Refused:
+        raise
+    except Exception as err:  # genops: text that is no text, and the like
+        raise Refused(f"broken pickle: {type(err).__name__}: {err}") from None
     try:
         return Loaded(_Plain(io.BytesIO(data)).load())
     except Refused:
