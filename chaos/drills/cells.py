@@ -45,6 +45,7 @@ FAULTS: tuple[Cell, ...] = (
     Cell("exit-0", ("rank-left-the-loop", "uneven-data-end"), ("crash", "hang")),
     Cell("op-mismatch", ("mismatched-collective-type",)),
     Cell("size-mismatch", ("collective-size-mismatch",), ("crash", "hang")),
+    Cell("size-smaller", ("collective-size-mismatch",), ("crash", "hang")),
     Cell("crossed-groups", ("cross-communicator-order-deadlock",), both=True),
     Cell("recv-unmatched", ("p2p-order-deadlock",)),
     Cell("recv-cycle", ("p2p-order-deadlock",), both=True),

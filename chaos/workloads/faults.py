@@ -108,6 +108,11 @@ def other_size(context: Context) -> None:
     dist.all_reduce(context.blob(4096 if context.rank == context.culprit else 1024))
 
 
+def smaller_size(context: Context) -> None:
+    """The culprit reduces a much smaller tensor: Gloo aborts it, and its record goes with it."""
+    dist.all_reduce(context.blob(60 if context.rank == context.culprit else 50_000))
+
+
 def other_dtype(context: Context) -> None:
     """The culprit reduces as many bytes of another type."""
     if context.rank == context.culprit:
@@ -208,6 +213,7 @@ FAULTS: dict[str, Fault] = {
     "exit-0": Fault("a rank calls sys.exit(0) early", leave),
     "op-mismatch": Fault("a rank calls another collective", other_op, everybody),
     "size-mismatch": Fault("a rank reduces another size", other_size, everybody),
+    "size-smaller": Fault("a rank reduces a smaller size", smaller_size, everybody),
     "dtype-mismatch": Fault("a rank reduces another dtype", other_dtype, everybody),
     "crossed-groups": Fault(
         "two ranks enter two groups in opposite order", crossed_groups, everybody, make_pair_groups

@@ -137,6 +137,8 @@ def analyse(reading: Reading) -> Analysis:
                          group=root.group, seq=root.seq, op=root.op, tie=len(root.ranks) > 1,
                          said_by="gloo")
                 )  # fmt: skip
+                if logs.other_sizes(log) and not facts.of("collective.type-mismatched"):
+                    facts.denied.add("collective.type-mismatched")
     doubts = [Doubt(text, cites) for text, cites in procs.doubts]
     doubts += [Doubt(text, tuple(cite.split(" "))) for text, cite in made.stale.values()]
     doubts += found.doubts

@@ -117,6 +117,25 @@ def read(events: Iterable[LogEvent], facts: Facts) -> Logs:
     return out
 
 
+_WIDTHS = (2.0, 4.0, 8.0)
+"""How many times wider one element type may be than another."""
+
+
+def other_sizes(log: Logs) -> bool:
+    """Whether Gloo refused a length that no other element type explains.
+
+    Gloo's operations use message slots of their own (gloo/types.h), so that a message which meets
+    its counterpart is of the same operation; only the number of bytes differs.
+    """
+    for event in log.preamble:
+        if match := PREAMBLE.search(event.text):
+            got, want = int(match["got"][:18]), int(match["want"][:18])
+            ratio = max(got, want) / max(min(got, want), 1)
+            if ratio not in _WIDTHS:
+                return True
+    return False
+
+
 def _rank(event: LogEvent) -> int | None:
     if event.rank is not None:
         return event.rank

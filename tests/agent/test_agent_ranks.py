@@ -10,6 +10,7 @@ import time
 import pytest
 
 from fabwatch.watchdog import procfs
+from fabwatch.watchdog.agent.watch import output_files
 from fabwatch.watchdog.ranks import Finder, PageClaim, claim_of, launches
 
 SLEEP = "import time; print('up', flush=True); time.sleep(120)"
@@ -305,3 +306,20 @@ def test_an_environment_claims_a_rank_or_does_not(environ, claim):
 )
 def test_launchers_written_in_python_are_told_by_their_command(argv, is_launcher):
     assert launches(argv) is is_launcher
+
+
+def test_the_files_that_hold_a_jobs_output_are_known_from_its_start(tmp_path):
+    out = tmp_path / "out.log"
+    sleeper = [sys.executable, "-c", "import time; time.sleep(60)"]
+    with out.open("wb") as file:
+        filed = subprocess.Popen(sleeper, stdout=file, stderr=file)
+    piped = subprocess.Popen(sleeper, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    try:
+        assert output_files(filed.pid) == (str(out),)
+        assert output_files(piped.pid) == ()
+        assert output_files(None) == ()
+    finally:
+        for one in (filed, piped):
+            one.kill()
+            one.wait()
+        piped.stdout.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fabwatch.signatures.analysis import analyse
+from fabwatch.signatures.diagnose import diagnose
 
 CULPRITS = pytest.mark.parametrize("culprit", [0, 2])
 
@@ -201,6 +202,21 @@ def test_the_survivors_votes_tell_when_the_odd_sized_rank_is_gone(world, culprit
     w.exit(culprit, signal=6, order=1)
     a = analyse(w.read())
     assert (only(a).kind, only(a).ranks) == ("size-mismatch", (culprit,))
+
+
+@pytest.mark.parametrize(
+    ("got", "want", "outcome"), [(1188, 4, "diagnosed"), (8192, 4096, "cannot-tell")]
+)
+def test_a_refused_length_is_another_size_unless_an_element_type_would_explain_it(
+    world, got, want, outcome
+):
+    w = world()
+    w.waiting(0, 2, 3)
+    w.event("gloo.size", f"op.preamble.length <= op.nbytes. {got} vs {want}", line=5)
+    w.exit(1, signal=6, order=1)
+    found = diagnose(w.read())
+    assert (found.outcome, found.culprits.ranks) == (outcome, (1,))
+    assert found.signatures[0].id == "collective-size-mismatch"
 
 
 def test_an_innocent_that_aborts_on_anothers_size_is_not_blamed(world):

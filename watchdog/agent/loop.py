@@ -28,7 +28,7 @@ from fabwatch.watchdog.agent.killing import Killer
 from fabwatch.watchdog.agent.options import Options, columns_of, wants_color
 from fabwatch.watchdog.agent.peeking import Peeks
 from fabwatch.watchdog.agent.tasks import Tasks
-from fabwatch.watchdog.agent.watch import Watch
+from fabwatch.watchdog.agent.watch import Watch, output_files
 
 TICK_S = 0.5
 _TOGETHER_S = 0.06
@@ -52,6 +52,7 @@ class Agent:
         self.watch = Watch(
             run_dir, self.options.run_id, self.options.sockets, self.options.stall_after
         )
+        self.watch.logs = output_files(self.options.stub_pid)
         self.grip = Grip(holder, self.watch, log)
         self.desk = Desk(run_dir, self.watch, self.tasks, self.captures, self.grip, log, self._say)
         self.desk.job_started = self.options.started

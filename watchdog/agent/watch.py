@@ -24,6 +24,17 @@ _SHARE = 150
 """A scan that takes t seconds is repeated after at least this many t."""
 
 
+def output_files(pid: int | None) -> tuple[str, ...]:
+    """Files behind a process's standard output and error; they outlive the launcher's own."""
+    found = []
+    for fd in (1, 2):
+        link = Path(f"/proc/{pid}/fd/{fd}")
+        with contextlib.suppress(OSError):
+            if link.is_file():
+                found.append(str(link.readlink()))
+    return tuple(dict.fromkeys(found)) if pid else ()
+
+
 class Watch:
     """The job. :meth:`scan` finds processes, :meth:`observe` looks at progress."""
 
@@ -40,6 +51,7 @@ class Watch:
         self.launcher: int | None = None
         self.root: int | None = None
         self.root_start = 0
+        self.logs: tuple[str, ...] = ()
         self.attempt = 0
         self.restarts = 0
         self.next_scan = 0.0
@@ -212,6 +224,7 @@ class Watch:
                 )
                 for r in self.of_attempt()
             ),
+            logs=self.logs,
             launcher_pid=self.launcher if stat else self.root,
             launcher_start_ticks=stat.start_ticks if stat else self.root_start or None,
             options=options or Options(),
