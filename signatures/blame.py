@@ -132,6 +132,10 @@ ON_THE_WAY = frozenset(
 """Facts that also a fault between hosts may show: a signature that rests on one acquits nobody."""
 
 
+_OFF_THE_WIRE = frozenset({"application", "gpu", "host", "numerics", "performance"})
+"""Layers whose likely causes acquit the fabric; what set-ups of NCCL do wrong may be its own."""
+
+
 def causes(it: Situation) -> list[Match]:
     """The matches that stand on their own: the best one, and others that it does not explain.
 
@@ -245,7 +249,8 @@ def _off_the_wire(it: Situation, one: Match) -> set[str]:
     """
     held = _held(one)
     seen = held & HOST_SIDE
-    sure = one.grade is Grade.CONFIRMED or (one.grade.stands and not it.any_yes(ON_THE_WAY))
+    off = one.signature.layer in _OFF_THE_WIRE and not it.any_yes(ON_THE_WAY)
+    sure = one.grade is Grade.CONFIRMED or (one.grade.stands and off)
     if sure and one.signature.layer != "fabric" and not held & ON_THE_WAY:
         # The host's own software or its readings state the cause, and nothing is about the way:
         # no fact of a likely one's whole evidence, no fact of a confirmed one itself.
