@@ -168,12 +168,16 @@ def test_a_launcher_that_itself_carries_a_rank_is_not_a_rank(tree):
 
 
 def test_a_job_of_one_process_is_its_own_rank(tree):
-    root = tree("", 0, RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
+    stay = """
+        import time
+        class Stay:
+            def wait(self):
+                time.sleep(120)
+        kids.append(Stay())
+    """
+    root = tree(stay, 0, RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
     finder = Finder(root)
-    until = time.monotonic() + 30
-    while not (found := finder.scan()) and time.monotonic() < until:
-        time.sleep(0.02)  # it has been forked, and may not be the new program yet
-    (rank,) = found
+    (rank,) = finder.scan()
     assert rank.pid == root
     assert finder.launcher([rank]) is None
 
