@@ -98,9 +98,12 @@ def test_more_ranks_on_fewer_processors_get_more_time(
 
 
 def test_what_the_probe_could_not_do_is_the_reason(stage: Any, probe: Any) -> None:
-    probe(
-        lambda order: Path(order["to"] + ".err").write_text("torch 2.1 has no recorder\n") and None
-    )
+    def refuse(order: Any) -> None:
+        part = Path(order["to"] + ".part")
+        part.write_text("torch 2.1 has no recorder\n")
+        part.rename(order["to"] + ".err")
+
+    probe(refuse)
     (only,) = frames(stage)
     assert only.status is Status.FAILED and "torch 2.1 has no recorder" in only.reason
 
